@@ -1,0 +1,114 @@
+"""Exceptions: a mistake of the caller, or a fault of our own. A guest's failure is never one (see `job.Execution`).
+
+    SpillboxError
+    ├── BadRequest                  the caller must change something
+    │   ├── InvalidPath
+    │   ├── InvalidWorkspace
+    │   ├── InvalidArguments
+    │   ├── NotFound
+    │   ├── ReadOnly
+    │   ├── TooLarge
+    │   ├── QuotaExceeded
+    │   └── EditMismatch
+    ├── Busy                        try again later
+    └── ServiceFault                the operator must change something
+        ├── GuestRootMissing
+        ├── SetupFailed
+        └── JailFailed
+
+Each class has a stable ``code`` that clients may test; the message says what to do next.
+"""
+
+
+class SpillboxError(Exception):
+    """Base of all; ``code`` is stable, the message is for people and models."""
+
+    code = "internal_error"
+
+
+class BadRequest(SpillboxError):
+    """The caller asked for something that can't be done as asked."""
+
+    code = "bad_request"
+
+
+class InvalidPath(BadRequest):
+    """A path outside the workspace, or one that no file can have."""
+
+    code = "invalid_path"
+
+
+class InvalidWorkspace(BadRequest):
+    """A workspace id that is not ``[A-Za-z0-9][A-Za-z0-9._-]{0,127}``."""
+
+    code = "invalid_workspace"
+
+
+class InvalidArguments(BadRequest):
+    """Arguments that do not fit the tool's schema."""
+
+    code = "invalid_arguments"
+
+
+class NotFound(BadRequest):
+    """No such file, workspace, tool or record."""
+
+    code = "not_found"
+
+
+class ReadOnly(BadRequest):
+    """A path under ``results/`` or ``errors/``, which only the service writes."""
+
+    code = "read_only"
+
+
+class TooLarge(BadRequest):
+    """Content over a size limit."""
+
+    code = "too_large"
+
+
+class QuotaExceeded(BadRequest):
+    """The workspace would hold more bytes or files than its quota."""
+
+    code = "quota_exceeded"
+
+
+class EditMismatch(BadRequest):
+    """The text to replace is not in the file exactly once."""
+
+    code = "edit_mismatch"
+
+
+class Busy(SpillboxError):
+    """All slots are taken and the queue is full."""
+
+    code = "busy"
+
+    def __init__(self, message: str, *, retry_after_seconds: int) -> None:
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+
+class ServiceFault(SpillboxError):
+    """A fault of the service or its host."""
+
+    code = "internal_error"
+
+
+class GuestRootMissing(ServiceFault):
+    """`spillbox setup` has not been run, or was run by another version."""
+
+    code = "setup_needed"
+
+
+class SetupFailed(ServiceFault):
+    """The guest root could not be built."""
+
+    code = "setup_failed"
+
+
+class JailFailed(ServiceFault):
+    """The jail could not be started."""
+
+    code = "jail_failed"

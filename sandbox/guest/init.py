@@ -1,0 +1,88 @@
+"""Process 1 of a jail. Usage: python init.py CONTROL_FD
+
+It hands the service the folders that the run writes to, waits for GO, forks the process that runs the script, buries
+whatever dies in the jail, and says how the script ended. It never runs guest code. It leaves as soon as the script has
+ended or the service is gone, and with it the kernel kills everything else in the jail.
+
+Modules are taken as bare as possible (`_socket`, not `socket`): the time they need is part of every run.
+"""
+
+import _ctypes
+import _signal
+import _socket
+import os
+import resource
+import select
+import sys
+
+import run
+import wire
+
+_PR_SET_DUMPABLE = 4
+
+
+def main():
+    control = _socket.socket(fileno=int(sys.argv[1]))
+    folders = [os.open(place, os.O_RDONLY | os.O_DIRECTORY) for place in ("/workspace", "/run/report")]
+    descriptors = b"".join(fd.to_bytes(4, sys.byteorder) for fd in folders)
+    control.sendmsg([wire.READY], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, descriptors)])
+    for fd in folders:
+        os.close(fd)
+    message = control.recv(wire.MAX_MESSAGE_BYTES)
+    if not message:
+        return
+    script_path, arguments = wire.decode_go(message)
+    # Not dumpable: no other process of the jail, though of the same uid, can trace or read this one or open its
+    # descriptors under /proc. The script's process becomes an ordinary one again.
+    _prctl(_PR_SET_DUMPABLE, 0)
+    wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+    _signal.signal(_signal.SIGCHLD, _nothing)
+    _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    child = os.fork()
+    if child == 0:
+        _signal.set_wakeup_fd(-1)
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        control.detach()
+        os.closerange(3, 0x7FFFFFFF)
+        _prctl(_PR_SET_DUMPABLE, 1)
+        run.run_script(script_path, arguments)
+        return  # not reached
+    wait_status = _wait_for(child, control, wake_read)
+    if wait_status is not None:
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        control.send(wire.encode_done(wait_status, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024))
+    os._exit(0)
+
+
+def _wait_for(child, control, wake_read):
+    """The wait status of the script's process, or None if the service went away first."""
+    poll = select.poll()
+    poll.register(control.fileno(), select.POLLIN)
+    poll.register(wake_read, select.POLLIN)
+    while True:
+        for fd, _ in poll.poll():
+            if fd == control.fileno():
+                return None
+            os.read(wake_read, 4096)
+            while True:
+                try:
+                    pid, wait_status = os.waitpid(-1, os.WNOHANG)
+                except ChildProcessError:
+                    break
+                if pid == child:
+                    return wait_status
+                if pid == 0:
+                    break
+
+
+def _nothing(_signal_number, _frame):
+    """The wakeup descriptor does the work."""
+
+
+def _prctl(option, value):
+    address = _ctypes.dlsym(_ctypes.dlopen(None, 0), "prctl")
+    _ctypes.call_function(address, (option, value, 0, 0, 0))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Runs a user's script in this process as `python script.py` would, and reports an exception that nothing caught.
+
+The report goes to two files in /run/report, a tiny tmpfs that has room when everything else is full:
+`traceback.txt`, as the interpreter prints it, and `error.json`, its parts. It is the guest's own word about itself.
+"""
+
+import builtins
+import os
+import sys
+from _frozen_importlib_external import SourceFileLoader
+
+REPORT = "/run/report"
+_WORKSPACE = "/workspace/"
+_MAX_MESSAGE_CHARACTERS = 20_000
+_MAX_SOURCE_LINE_CHARACTERS = 300
+
+
+def run_script(path, arguments):
+    """Run the script as ``__main__`` and leave the interpreter as if it had been started with it."""
+    sys.argv = [path, *arguments]
+    sys.orig_argv = [sys.executable, path, *arguments]
+    sys.path[0] = os.path.dirname(path)
+    main = type(sys)("__main__")
+    main.__dict__.update(
+        __annotations__={}, __builtins__=builtins, __file__=path, __cached__=None,
+        __loader__=SourceFileLoader("__main__", path), __package__=None, __spec__=None, __doc__=None,
+    )
+    sys.modules["__main__"] = main
+    for ours in ("run", "wire"):
+        sys.modules.pop(ours, None)
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+    except SystemExit:
+        raise
+    except BaseException as exception:
+        exception.__traceback__ = exception.__traceback__.tb_next  # the first frame is this function's
+        _show(exception)
+        raise SystemExit(1) from None
+    raise SystemExit(0)
+
+
+def _show(exception):
+    arguments = (type(exception), exception, exception.__traceback__)
+    sys.last_type, sys.last_value, sys.last_traceback = arguments
+    try:
+        _report(arguments)
+    except BaseException as fault:
+        os.write(2, f"(no report: {type(fault).__name__})\n".encode("ascii", "replace"))
+    try:
+        sys.excepthook(*arguments)
+    except BaseException as fault:
+        sys.__excepthook__(type(fault), fault, fault.__traceback__)
+        sys.__excepthook__(*arguments)
+
+
+def _report(arguments):
+    with open(f"{REPORT}/error.json", "w", encoding="ascii") as file:
+        file.write(_as_json(arguments[1]))
+    screen = sys.stderr
+    with open(f"{REPORT}/traceback.txt", "w", encoding="utf-8", errors="backslashreplace") as file:
+        sys.stderr = file
+        try:
+            sys.__excepthook__(*arguments)
+        finally:
+            sys.stderr = screen
+
+
+def _as_json(exception):
+    # `json` may be a file of the user's, and would cost time; its C helper does what is needed.
+    from _json import encode_basestring_ascii as quoted
+
+    message = _text_of(exception)
+    path, line, function, source_line = _innermost_place(exception)
+    # A group says little by itself: its first leaf is what went wrong.
+    leaf = exception
+    while isinstance(leaf, BaseExceptionGroup) and leaf.exceptions:
+        leaf = leaf.exceptions[0]
+    cause = exception.__cause__ or (None if exception.__suppress_context__ else exception.__context__)
+    values = {
+        "type": quoted(_type_of(exception)),
+        "message": quoted(message[:_MAX_MESSAGE_CHARACTERS]),
+        "message_characters": str(len(message)),
+        "path": quoted(path) if path else "null",
+        "line": str(line or 0),
+        "function": quoted(function),
+        "source_line": quoted(source_line),
+        "errno": str(leaf.errno) if isinstance(leaf, OSError) and isinstance(leaf.errno, int) else "null",
+        "name": quoted(str(getattr(leaf, "name", None) or getattr(leaf, "filename", None) or "")[:1000]),
+        "leaf": "null" if leaf is exception else quoted(f"{_type_of(leaf)}: {_text_of(leaf)[:500]}"),
+        "cause": "null" if cause is None else quoted(f"{_type_of(cause)}: {_text_of(cause)[:500]}"),
+    }
+    return "{" + ", ".join(f'"{key}": {value}' for key, value in values.items()) + "}"
+
+
+def _type_of(exception):
+    kind = type(exception)
+    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _text_of(exception):
+    try:
+        return str(exception)
+    except BaseException:
+        return "<the exception's text could not be made>"
+
+
+def _innermost_place(exception):
+    """Path, line, function and source line of the innermost frame that is in the workspace."""
+    if isinstance(exception, SyntaxError) and (exception.filename or "").startswith(_WORKSPACE):
+        return exception.filename, exception.lineno, "", (exception.text or "").strip()[:_MAX_SOURCE_LINE_CHARACTERS]
+    innermost = None
+    traceback = exception.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code.co_filename.startswith(_WORKSPACE):
+            innermost = traceback
+        traceback = traceback.tb_next
+    if innermost is None:
+        return None, 0, "", ""
+    code = innermost.tb_frame.f_code
+    return code.co_filename, innermost.tb_lineno, code.co_name, _line_of(code.co_filename, innermost.tb_lineno)
+
+
+def _line_of(path, wanted):
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            for number, text in enumerate(file, 1):
+                if number == wanted:
+                    return text.strip()[:_MAX_SOURCE_LINE_CHARACTERS]
+    except OSError:
+        pass
+    return ""

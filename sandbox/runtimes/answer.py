@@ -1,0 +1,188 @@
+"""From the bare facts of a run to its `Execution`: which status, what is written to files, what the caller is told.
+
+The cause of a kill is read from what the host did, from the wait status and from the kernel's counters, never from
+words that the guest printed.
+"""
+
+import os
+import signal
+from collections.abc import Iterator
+
+from sandbox import failures
+from sandbox.failures import GuestReport, Surroundings
+from sandbox.job import ErrorReport, Execution, Job, Status, Stream, Usage
+from sandbox.runtimes.session import Outcome
+from sandbox.runtimes.streams import Capture
+from sandbox.workspace import GUEST_PATH, Workspace
+
+_MAX_LISTED = 1000
+_CHUNK_BYTES = 1 << 20
+
+
+def answer(
+    outcome: Outcome,
+    job: Job,
+    workspace: Workspace,
+    *,
+    run_id: str,
+    runtime: str,
+    libraries: dict[str, str],
+    warnings: tuple[str, ...],
+) -> Execution:
+    """Judge ``outcome``, write what must be kept under ``results/`` and ``errors/``, and close its captures."""
+    report = failures.parse_report(outcome.report.get("error.json"))
+    status, exit_code, signal_name = _judge(outcome, report)
+    if status is Status.SUCCEEDED:
+        report = None
+    notes = list(warnings)
+    try:
+        error = None
+        kept_stderr = None
+        if status is not Status.SUCCEEDED:
+            error = _error(outcome, job, workspace, report, status, exit_code, signal_name, libraries)
+            kept_stderr = error.traceback_path
+        elif outcome.stderr.truncated:
+            kept_stderr = workspace.write_own("errors", f"-{job.tool}.stderr.txt", _chunks(outcome.stderr))
+        kept_stdout = None
+        if outcome.stdout.truncated:
+            kept_stdout = workspace.write_own("results", f"-{job.tool}.stdout.txt", _chunks(outcome.stdout))
+        stdout, stderr = _stream(outcome.stdout, kept_stdout), _stream(outcome.stderr, kept_stderr)
+    finally:
+        outcome.stdout.close()
+        outcome.stderr.close()
+    for what, found in (("files", outcome.changes), ("skipped", outcome.skipped)):
+        if len(found) > _MAX_LISTED:
+            notes.append(f"{what} lists the first {_MAX_LISTED:,} of {len(found):,}; list_files shows all files.")
+    if outcome.skipped:
+        notes.append(f"{len(outcome.skipped):,} of the things that the script left were not kept: see skipped.")
+    return Execution(
+        id=run_id,
+        status=status,
+        exit_code=exit_code,
+        signal=signal_name,
+        stdout=stdout,
+        stderr=stderr,
+        error=error,
+        files=tuple(outcome.changes[:_MAX_LISTED]),
+        skipped=tuple(outcome.skipped[:_MAX_LISTED]),
+        warnings=tuple(notes),
+        usage=_usage(outcome),
+        script_path=job.script_path.removeprefix(GUEST_PATH + "/"),
+        runtime=runtime,
+    )
+
+
+def _judge(outcome: Outcome, report: GuestReport | None) -> tuple[Status, int | None, str | None]:
+    exit_code = signal_name = None
+    if outcome.wait_status is not None:
+        if os.WIFSIGNALED(outcome.wait_status):
+            signal_name = signal.Signals(os.WTERMSIG(outcome.wait_status)).name
+        else:
+            exit_code = os.WEXITSTATUS(outcome.wait_status)
+    counters = outcome.counters
+    failed = exit_code not in (0, None) and report is not None
+    if outcome.stopped is Status.KILLED:
+        status = Status.KILLED
+    elif counters is not None and counters.oom_kills:
+        status = Status.OUT_OF_MEMORY
+    elif counters is not None and counters.refused_forks:
+        status = Status.TOO_MANY_PROCESSES
+    elif outcome.stopped is not None:
+        status = outcome.stopped
+    elif exit_code == 0:
+        status = Status.SUCCEEDED
+    elif failed and report is not None and report.is_memory_error:
+        status = Status.OUT_OF_MEMORY
+    elif exit_code is not None and (outcome.workspace_full or (report is not None and report.is_disk_error)):
+        status = Status.DISK_FULL
+    elif signal_name == "SIGSYS":
+        status = Status.BLOCKED_SYSCALL
+    elif exit_code is None and signal_name in (None, "SIGKILL", "SIGTERM"):
+        status = Status.KILLED
+    else:
+        status = Status.FAILED
+    return status, exit_code, signal_name
+
+
+_SIGNALS = {
+    "SIGSEGV": "an invalid memory access",
+    "SIGABRT": "abort",
+    "SIGFPE": "an arithmetic fault",
+    "SIGBUS": "an invalid memory access",
+    "SIGILL": "an illegal instruction",
+}
+
+_HINTS = {
+    Status.TIMED_OUT: "Do less in one run, or write part results to files and go on from them. " + failures.SLOW_TABLE,
+    Status.OUT_OF_MEMORY: "Read large files in parts, line by line or row by row; for workbooks use openpyxl's "
+    "read_only and write_only modes. Files that a run writes count as memory.",
+    Status.TOO_MANY_PROCESSES: "Use fewer processes and threads, for example Pool(2).",
+    Status.DISK_FULL: "Delete files that are no longer needed with delete_file, or write less.",
+    Status.OUTPUT_LIMIT: "Write large results to a file instead of printing them, and print only a summary.",
+    Status.BLOCKED_SYSCALL: "The sandbox forbids that system call. Use the standard library in ordinary ways.",
+    Status.KILLED: "Run it again; if it is killed again, do less in one run.",
+}
+
+
+def _error(
+    outcome: Outcome, job: Job, workspace: Workspace, report: GuestReport | None, status: Status,
+    exit_code: int | None, signal_name: str | None, libraries: dict[str, str],
+) -> ErrorReport:  # fmt: skip
+    if outcome.stopped is not None or status in (Status.OUT_OF_MEMORY, Status.TOO_MANY_PROCESSES):
+        limits = job.limits
+        said = {
+            Status.OUT_OF_MEMORY: f"It needed more than {limits.memory_bytes:,} bytes of memory, the limit for one run.",
+            Status.TOO_MANY_PROCESSES: f"It tried to have more than {limits.processes} processes and threads at once.",
+        }
+        reason = " ".join(dict.fromkeys(filter(None, (said.get(status), outcome.stop_reason))))
+        otherwise = (status.value, reason)
+    elif signal_name == "SIGSYS":
+        otherwise = (signal_name, "The script was ended for a system call that the sandbox forbids.")
+    elif signal_name is not None:
+        meaning = f" ({_SIGNALS[signal_name]})" if signal_name in _SIGNALS else ""
+        otherwise = (signal_name, f"The script was ended by {signal_name}{meaning}.")
+    elif exit_code is not None:
+        otherwise = ("ExitCode", f"The script ended with exit code {exit_code} and no exception.")
+    else:
+        otherwise = (status.value, "The run was ended from outside.")
+    hint = None
+    if report is not None:
+        files = [info.path for info in workspace.list_files()]
+        hint = failures.hint_for(report, Surroundings(libraries=libraries, files=files))
+    path = workspace.write_own("errors", f"-{job.tool}.txt", _full_text(outcome, job, status, otherwise))
+    return failures.explain(report, otherwise=otherwise, traceback_path=path, hint=hint or _HINTS.get(status))
+
+
+def _full_text(outcome: Outcome, job: Job, status: Status, otherwise: tuple[str, str]) -> Iterator[bytes]:
+    """All of stderr; the traceback too, if the script kept it from stderr."""
+    script = job.script_path.removeprefix(GUEST_PATH + "/")
+    yield f"{script}: {status.value}. {otherwise[1] if 'error.json' not in outcome.report else ''}\n\n".encode()
+    tail = b""
+    for chunk in _chunks(outcome.stderr):
+        tail = (tail + chunk)[-2 * _CHUNK_BYTES :]
+        yield chunk
+    traceback = outcome.report.get("traceback.txt", b"")
+    if traceback and traceback.strip() not in tail:
+        yield b"\n\n--- the traceback, which the script kept from stderr ---\n" + traceback
+
+
+def _chunks(capture: Capture) -> Iterator[bytes]:
+    whole = capture.whole()
+    if isinstance(whole, bytes):
+        yield whole
+        return
+    while chunk := whole.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def _stream(capture: Capture, path: str | None) -> Stream:
+    return Stream(text=capture.text(), bytes=capture.total_bytes, truncated=capture.truncated, path=path)
+
+
+def _usage(outcome: Outcome) -> Usage:
+    counters = outcome.counters
+    return Usage(
+        wall_seconds=round(outcome.wall_seconds, 6),
+        cpu_seconds=round(counters.cpu_seconds if counters else outcome.cpu_seconds, 6),
+        max_memory_bytes=counters.max_memory_bytes if counters else outcome.max_memory_bytes,
+    )

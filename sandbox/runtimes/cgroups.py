@@ -1,0 +1,233 @@
+"""Per-run control groups: the kernel's own bounds for memory and processes, and its counters for what a run used.
+
+Version 1 (separate hierarchies) and version 2 (one) behind one small interface. Version 2 follows the kernel's
+Documentation/admin-guide/cgroup-v2.rst; machines of the test farm mount only version 1 with these controllers, so version 2 has
+been run against a folder of plain files only, never against a kernel.
+"""
+
+import errno
+import os
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+_PREFIX = "spillbox-"
+_MOUNTS = Path("/proc/self/mountinfo")
+_OWN = Path("/proc/self/cgroup")
+
+
+class Counters(NamedTuple):
+    """What the kernel counted for one run."""
+
+    cpu_seconds: float
+    max_memory_bytes: int
+    oom_kills: int
+    """Processes killed because the run was over its memory limit."""
+    refused_forks: int
+    """Times that a process or thread was refused because the run had too many."""
+
+
+class RunCgroup(Protocol):
+    """The control group of one run."""
+
+    def join(self, pid: int) -> None:
+        """Put a process in; its later children are in from their birth."""
+
+    def counters(self) -> Counters:
+        """What was counted so far."""
+
+    def remove(self) -> None:
+        """Kill what is still in it, and remove it."""
+
+
+class CgroupHost(Protocol):
+    """Makes the control groups of one service process."""
+
+    version: int
+
+    def create(self, name: str, *, memory_bytes: int, processes: int) -> RunCgroup:
+        """A new group with these limits; no swap."""
+
+
+class NoCgroups(Exception):
+    """This process can't make control groups; the message says why and how to mend it."""
+
+
+def find(mounts: Path = _MOUNTS, own: Path = _OWN) -> CgroupHost:
+    """The control groups that this process may use, proved by making one; raises `NoCgroups`."""
+    tried = []
+    for kind in (_Version2, _Version1):
+        try:
+            host = kind(mounts.read_text(), own.read_text())
+            host.create("probe", memory_bytes=32 << 20, processes=4).remove()
+        except OSError as fault:
+            tried.append(f"version {kind.version}: {fault.strerror} ({fault.filename})")
+        except NoCgroups as fault:
+            tried.append(f"version {kind.version}: {fault}")
+        else:
+            host.reap()
+            return host
+    raise NoCgroups("; ".join(tried))
+
+
+class _Version1:
+    version = 1
+    _NEEDED = ("memory", "pids", "cpuacct")
+
+    def __init__(self, mounts: str, own: str) -> None:
+        points = {}
+        for line in mounts.splitlines():
+            mount, _, system = line.partition(" - ")
+            kind, *_, options = system.split()
+            if kind == "cgroup":
+                points.update({controller: Path(mount.split()[4]) for controller in options.split(",")})
+        paths = {}
+        for line in own.splitlines():
+            _, controllers, path = line.split(":", 2)
+            paths.update({controller: path.lstrip("/") for controller in controllers.split(",")})
+        if missing := [c for c in self._NEEDED if c not in points]:
+            raise NoCgroups(f"no controller {', '.join(missing)}")
+        self._tops = {}
+        for controller in self._NEEDED:
+            inside = points[controller] / paths.get(controller, "")
+            self._tops[controller] = (inside if inside.is_dir() else points[controller]) / f"{_PREFIX}{os.getpid()}"
+
+    def create(self, name: str, *, memory_bytes: int, processes: int) -> "_Run1":
+        folders = {controller: top / name for controller, top in self._tops.items()}
+        for folder in dict.fromkeys(folders.values()):
+            folder.mkdir(parents=True)
+        limits = {
+            folders["memory"] / "memory.limit_in_bytes": memory_bytes,
+            folders["memory"] / "memory.memsw.limit_in_bytes": memory_bytes,
+            folders["memory"] / "memory.swappiness": 0,
+            folders["pids"] / "pids.max": processes,
+        }
+        for file, value in limits.items():
+            if file.exists():  # a kernel without swap accounting has no memsw file; swappiness 0 remains
+                file.write_text(str(value))
+        return _Run1(folders)
+
+    def reap(self) -> None:
+        for top in self._tops.values():
+            _reap(top.parent)
+
+
+class _Run1:
+    def __init__(self, folders: dict[str, Path]) -> None:
+        self._folders = folders
+
+    def join(self, pid: int) -> None:
+        for folder in dict.fromkeys(self._folders.values()):
+            (folder / "cgroup.procs").write_text(str(pid))
+
+    def counters(self) -> Counters:
+        memory, pids, cpu = (self._folders[c] for c in ("memory", "pids", "cpuacct"))
+        return Counters(
+            cpu_seconds=int((cpu / "cpuacct.usage").read_text()) / 1e9,
+            max_memory_bytes=int((memory / "memory.max_usage_in_bytes").read_text()),
+            oom_kills=_field(memory / "memory.oom_control", "oom_kill"),
+            refused_forks=_field(pids / "pids.events", "max"),
+        )
+
+    def remove(self) -> None:
+        for folder in dict.fromkeys(self._folders.values()):
+            _remove(folder)
+
+
+class _Version2:
+    version = 2
+
+    def __init__(self, mounts: str, own: str) -> None:
+        point = next((line.split()[4] for line in mounts.splitlines() if " - cgroup2 " in line), None)
+        path = next((line.split(":", 2)[2] for line in own.splitlines() if line.startswith("0::")), None)
+        if point is None or path is None:
+            raise NoCgroups("not mounted")
+        base = Path(point) / path.lstrip("/")
+        available = (base / "cgroup.controllers").read_text().split()
+        if missing := [c for c in ("memory", "pids") if c not in available]:
+            raise NoCgroups(f"no controller {', '.join(missing)} delegated to {base}")
+        self._top = base / f"{_PREFIX}{os.getpid()}"
+        self._top.mkdir(exist_ok=True)
+        try:
+            _write(base / "cgroup.subtree_control", "+memory +pids")
+        except OSError as fault:
+            if fault.errno != errno.EBUSY:
+                raise
+            # A group that hands controllers down may hold no process itself, so this one goes a level lower.
+            service = base / f"{_PREFIX}service"
+            service.mkdir(exist_ok=True)
+            _write(service / "cgroup.procs", str(os.getpid()))
+            _write(base / "cgroup.subtree_control", "+memory +pids")
+        _write(self._top / "cgroup.subtree_control", "+memory +pids")
+
+    def create(self, name: str, *, memory_bytes: int, processes: int) -> "_Run2":
+        folder = self._top / name
+        folder.mkdir()
+        _write(folder / "memory.max", str(memory_bytes))
+        _write(folder / "memory.oom.group", "0")
+        _write(folder / "pids.max", str(processes))
+        if (folder / "memory.swap.max").exists():
+            _write(folder / "memory.swap.max", "0")
+        return _Run2(folder)
+
+    def reap(self) -> None:
+        _reap(self._top.parent)
+
+
+class _Run2:
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def join(self, pid: int) -> None:
+        _write(self._folder / "cgroup.procs", str(pid))
+
+    def counters(self) -> Counters:
+        peak = self._folder / "memory.peak"  # since Linux 5.19
+        return Counters(
+            cpu_seconds=_field(self._folder / "cpu.stat", "usage_usec") / 1e6,
+            max_memory_bytes=int((peak if peak.exists() else self._folder / "memory.current").read_text()),
+            oom_kills=_field(self._folder / "memory.events", "oom_kill"),
+            refused_forks=_field(self._folder / "pids.events", "max"),
+        )
+
+    def remove(self) -> None:
+        with suppress(OSError):
+            _write(self._folder / "cgroup.kill", "1")  # since Linux 5.14
+        _remove(self._folder)
+
+
+def _field(file: Path, key: str) -> int:
+    for line in file.read_text().splitlines():
+        name, _, value = line.partition(" ")
+        if name == key:
+            return int(value)
+    return 0
+
+
+def _write(file: Path, text: str) -> None:
+    file.write_text(text)
+
+
+def _reap(parent: Path) -> None:
+    """Remove the groups of services that are no more, with every process left in them."""
+    for top in parent.glob(f"{_PREFIX}[0-9]*"):
+        if not Path(f"/proc/{top.name.removeprefix(_PREFIX)}").exists():
+            for folder in [*(f for f in top.iterdir() if f.is_dir()), top]:
+                _remove(folder)
+
+
+def _remove(folder: Path) -> None:
+    """Kill what is in the group and remove it; what the kernel has not let go of within a second is left to `_reap`."""
+    for _ in range(200):
+        try:
+            folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            with suppress(OSError):
+                for pid in (folder / "cgroup.procs").read_text().split():
+                    os.kill(int(pid), 9)
+            time.sleep(0.005)
+        else:
+            return

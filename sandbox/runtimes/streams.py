@@ -1,0 +1,125 @@
+"""Takes what a guest prints: bounded in memory, whole on disk up to a limit, whoever holds the other end of the pipe."""
+
+import asyncio
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+_READ_BYTES = 256 * 1024
+
+OnOutput = Callable[[str, bytes], None]
+"""Called with ``"stdout"`` or ``"stderr"`` and the bytes, on the event loop, as they come."""
+
+
+class Capture:
+    """Head, tail and spool of one stream."""
+
+    def __init__(self, name: str, *, text_bytes: int, disk_bytes: int, folder: Path) -> None:
+        self.name = name
+        self._folder = folder
+        self.total_bytes = 0
+        self._disk_bytes = disk_bytes
+        self._half = text_bytes // 2
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._spool: BinaryIO | None = None
+
+    def feed(self, data: bytes) -> bool:
+        """Take more output; gives False once there is more than the disk may hold."""
+        self.total_bytes += len(data)
+        room = max(0, self._half - len(self._head))
+        self._head += data[:room]
+        self._tail += data[room:]
+        if self._spool is not None:
+            self._spool.write(data[: max(0, self._disk_bytes - self._spool.tell())])
+        elif len(self._tail) > self._half:
+            # Made only when needed: most runs print little.
+            self._spool = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  closed by `close`
+            self._spool.write(self._head + self._tail)
+        del self._tail[: max(0, len(self._tail) - self._half)]
+        return self.total_bytes <= self._disk_bytes
+
+    @property
+    def truncated(self) -> bool:
+        """Whether `text` leaves something out."""
+        return self.total_bytes > len(self._head) + len(self._tail)
+
+    def text(self) -> str:
+        """The output as text; of a long one the head, a line that counts the gap, and the tail."""
+        if not self.truncated:
+            return (self._head + self._tail).decode("utf-8", "replace")
+        gap = self.total_bytes - len(self._head) - len(self._tail)
+        head, tail = _whole_characters(bytes(self._head), bytes(self._tail))
+        return f"{head}\n[... {gap:,} bytes left out ...]\n{tail}"
+
+    def whole(self) -> bytes | BinaryIO:
+        """All that was kept: bytes, or an open file at its start."""
+        if self._spool is None:
+            return bytes(self._head + self._tail)
+        self._spool.seek(0)
+        return self._spool
+
+    def close(self) -> None:
+        """Give the disk back."""
+        if self._spool is not None:
+            self._spool.close()
+
+
+def _whole_characters(head: bytes, tail: bytes) -> tuple[str, str]:
+    """Decode both, without the halves of a character at the cut."""
+    end = len(head)
+    while end > max(0, len(head) - 3) and head[end - 1] & 0xC0 == 0x80:
+        end -= 1
+    if end and head[end - 1] >= 0xC0:
+        width = 2 + (head[end - 1] >= 0xE0) + (head[end - 1] >= 0xF0)
+        end = len(head) if len(head) - end + 1 == width else end - 1
+    else:
+        end = len(head)
+    start = 0
+    while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
+        start += 1
+    return head[:end].decode("utf-8", "replace"), tail[start:].decode("utf-8", "replace")
+
+
+class Reader:
+    """Reads a pipe on the event loop until its end."""
+
+    def __init__(self, fd: int, capture: Capture, *, on_output: OnOutput | None, on_limit: Callable[[], None]) -> None:
+        self._fd = fd
+        self._capture = capture
+        self._on_output = on_output
+        self._on_limit = on_limit
+        self._loop = asyncio.get_running_loop()
+        self._ended = self._loop.create_future()
+        os.set_blocking(fd, False)
+        self._loop.add_reader(fd, self._read)
+
+    def _read(self) -> None:
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if not data:
+            self.close()
+            return
+        if not self._capture.feed(data):
+            self._on_limit()
+        if self._on_output is not None:
+            self._on_output(self._capture.name, data)
+
+    async def ended(self, timeout_seconds: float) -> None:
+        """Wait for the end of the pipe, but not for ever: a process that we could not kill may hold it."""
+        try:
+            async with asyncio.timeout(timeout_seconds):
+                await asyncio.shield(self._ended)
+        except TimeoutError:
+            self.close()
+
+    def close(self) -> None:
+        """Stop reading."""
+        if not self._ended.done():
+            self._loop.remove_reader(self._fd)
+            os.close(self._fd)
+            self._ended.set_result(None)
