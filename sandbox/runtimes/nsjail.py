@@ -27,6 +27,7 @@ _log = logging.getLogger(__name__)
 CONFIG_FILE = IMAGE / "nsjail.cfg"
 GUEST_UID = 1000
 UNPRIVILEGED_ID = 65534  # "nobody"; owns nothing on the host
+_OWN_PROCESSES = 2  # process 1 and its parent are in the group of the run too
 _SECOND_CLOCK_SECONDS = 60
 _MAX_LOG_BYTES = 4096
 
@@ -83,7 +84,7 @@ def build_argv(walls: Walls, limits: Limits, *, control_fd: int, log_fd: int, re
     argv += ["--seccomp_string", walls.seccomp]
     for name, value in walls.environment.items():
         argv += ["--env", f"{name}={value}"]
-    return [*argv, "--", guest_root.PYTHON, f"{guest_root.PROGRAMS}/init.py", str(control_fd)]
+    return [*argv, "--", guest_root.PYTHON, "-S", f"{guest_root.PROGRAMS}/init.py", str(control_fd)]
 
 
 class NsjailRuntime:
@@ -106,7 +107,7 @@ class NsjailRuntime:
         cgroup = None
         if self._cgroups is not None:
             cgroup = self._cgroups.create(
-                os.urandom(8).hex(), memory_bytes=limits.memory_bytes, processes=limits.processes + 1
+                os.urandom(8).hex(), memory_bytes=limits.memory_bytes, processes=limits.processes + _OWN_PROCESSES
             )
 
         async def spawn() -> "_Spawned":
@@ -161,6 +162,7 @@ class _Spawned:
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, pipes: tuple[int, int], log_fd: int):
         self.control = control
         self.stdout_fd, self.stderr_fd = pipes
+        self.outer_pid = process.pid
         self._process = process
         self._pidfd = os.pidfd_open(process.pid)
         self._log_fd = log_fd

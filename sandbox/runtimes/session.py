@@ -18,6 +18,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from sandbox.errors import JailFailed
@@ -31,6 +32,7 @@ from sandbox.workspace import Identity, Manifest, Workspace
 _START_SECONDS = 20
 _GONE_SECONDS = 10
 _LOOK_SECONDS = 0.1
+_EARLY_LOOKS = 50
 _MAX_REPORT_BYTES = 1 << 20
 
 
@@ -40,6 +42,8 @@ class Spawned(Protocol):
     control: socket.socket
     stdout_fd: int
     stderr_fd: int
+    outer_pid: int
+    """The parent of process 1."""
 
     async def gone(self) -> None:
         """Wait until every process of the jail is gone."""
@@ -104,7 +108,11 @@ async def run_session(
         for reader in readers:
             cleanup.callback(reader.close)
         try:
-            jail = await _ready(spawned)
+            joining = asyncio.ensure_future(asyncio.to_thread(_join_early, spawned.outer_pid, cgroup))
+            try:
+                jail = await _ready(spawned)
+            finally:
+                joined = await joining
             cleanup.callback(jail.close)
             stop.pidfd = jail.pidfd
             # A cancelled wait does not stop the thread, so wait for it all the same before the descriptors are closed.
@@ -116,7 +124,7 @@ async def run_session(
             except asyncio.CancelledError:
                 await asyncio.wait([filling])
                 raise
-            if cgroup is not None:
+            if cgroup is not None and joined != jail.pid:
                 cgroup.join(jail.pid)
             await _let_run(spawned, jail, job, outcome, stop, cgroup)
         except BaseException:
@@ -185,6 +193,25 @@ async def _ready(spawned: Spawned) -> _Jail:
             os.close(fd)
         raise JailFailed(f"The jail did not start. {spawned.log()}")
     return _Jail(pid=pid, pidfd=os.pidfd_open(pid), workspace_fd=fds[0], report_fd=fds[1])
+
+
+def _join_early(outer_pid: int, cgroup: RunCgroup | None) -> int:
+    """Put process 1 into its group while its interpreter starts, and give its id, or 0 if it was not to be seen.
+
+    The kernel lets a first process change its group only after a grace period, 8 ms on the test machines, and others that
+    follow at once in no time. So its parent goes in first, as soon as it is there, while it still builds the jail.
+    """
+    if cgroup is None:
+        return 0
+    children = Path(f"/proc/{outer_pid}/task/{outer_pid}/children")
+    with suppress(OSError):
+        cgroup.join(outer_pid)
+        for _ in range(_EARLY_LOOKS):
+            if pids := children.read_text().split():
+                cgroup.join(int(pids[0]))
+                return int(pids[0])
+            time.sleep(0.001)
+    return 0
 
 
 async def _readable(sock: socket.socket) -> None:
