@@ -82,6 +82,11 @@ def name_of(segments: Segments) -> str:
     return raw.replace(b"\\", b"\\x5c").decode("utf-8", "backslashreplace")
 
 
+def guest_name(path: str) -> str:
+    """The path as a guest's Python has it: relative, bytes that are not UTF-8 as surrogate escapes."""
+    return os.fsdecode(b"/".join(segments_of(path)))
+
+
 def segments_of(path: str) -> Segments:
     """Parse a path of the tools' path language: relative to the workspace, or absolute under ``/workspace``."""
     problem = None
@@ -252,6 +257,12 @@ class Workspace:
                 _write_all(fd, chunk)
             self._place(temporary, segments, path)
         return FileChange(path=name_of(segments), bytes=size, change="created" if old is None else "modified")
+
+    def write_script(self, code: str) -> str:
+        """Save a script under a new name in ``scripts/``; gives its path."""
+        path = f"scripts/{self._next_number():04d}.py"
+        self.write(path, code.encode("utf-8", "surrogatepass"))
+        return path
 
     def write_own(self, folder: str, name: str, content: bytes | Iterable[bytes]) -> str:
         """Write a file of the service's own as ``folder/NNNN-name``, with a number never used before; gives its path."""

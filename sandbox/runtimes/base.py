@@ -1,7 +1,8 @@
 """The one interface of everything that runs a job, and what wraps it."""
 
 import asyncio
-from typing import Protocol, runtime_checkable
+from typing import Protocol
+from weakref import WeakValueDictionary
 
 from sandbox.errors import Busy
 from sandbox.job import Execution, Job
@@ -9,7 +10,6 @@ from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import Workspace
 
 
-@runtime_checkable
 class Runtime(Protocol):
     """Runs jobs.
 
@@ -32,18 +32,11 @@ class Runtime(Protocol):
         """Stop what is kept between runs."""
 
 
-class Slots:
-    """A Runtime that bounds how many runs go on at once, and how many wait; over both it raises `Busy`.
+class Wrapper:
+    """A Runtime around another, for what adds to a run without changing it."""
 
-    Runs of one workspace go one after another, in the order in which they were asked for.
-    """
-
-    def __init__(self, inner: Runtime, *, slots: int, queue_length: int) -> None:
+    def __init__(self, inner: Runtime) -> None:
         self._inner = inner
-        self._slots = asyncio.Semaphore(slots)
-        self._room = slots + queue_length
-        self._inside = 0
-        self._order: dict[str, tuple[asyncio.Lock, int]] = {}
 
     @property
     def name(self) -> str:
@@ -54,17 +47,49 @@ class Slots:
         return self._inner.warnings
 
     async def run(self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None) -> Execution:
+        return await self._inner.run(job, workspace, run_id=run_id, on_output=on_output)
+
+    async def close(self) -> None:
+        await self._inner.close()
+
+
+class Turns:
+    """One lock for each workspace: what changes files goes one after another, in the order in which it was asked for."""
+
+    def __init__(self) -> None:
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+
+    def of(self, workspace_id: str) -> asyncio.Lock:
+        """The workspace's lock; hold it while its files change."""
+        return self._locks.setdefault(workspace_id, asyncio.Lock())
+
+
+class Queued(Wrapper):
+    """Bounds how many runs go on at once, and how many wait for their turn or a slot; over both it raises `Busy`.
+
+    Runs that keep nothing, such as the check of a document, belong to a call that was let in before: they need
+    a slot, but no turn and no room.
+    """
+
+    def __init__(self, inner: Runtime, turns: Turns, *, slots: int, queue_length: int) -> None:
+        super().__init__(inner)
+        self._turns = turns
+        self._slots = asyncio.Semaphore(slots)
+        self._room = slots + queue_length
+        self._inside = 0
+
+    async def run(self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None) -> Execution:
+        if not job.keeps_outputs:
+            async with self._slots:
+                return await super().run(job, workspace, run_id=run_id, on_output=on_output)
         if self._inside >= self._room:
             raise Busy(
-                f"All slots are taken and {self._room} runs are under way or waiting. Try again in a few seconds.",
+                f"All slots are taken and {self._inside} runs are under way or waiting. Try again in a few seconds.",
                 retry_after_seconds=2,
             )
         self._inside += 1
         try:
-            async with self._slots:
-                return await self._inner.run(job, workspace, run_id=run_id, on_output=on_output)
+            async with self._turns.of(workspace.id), self._slots:
+                return await super().run(job, workspace, run_id=run_id, on_output=on_output)
         finally:
             self._inside -= 1
-
-    async def close(self) -> None:
-        await self._inner.close()

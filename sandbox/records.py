@@ -1,0 +1,200 @@
+"""The ledger: what was asked for, by whom it is done, and what came of it. SQLite by default, any SQLAlchemy URL else.
+
+A call is `accepted` once by its id, so that the same id asked for twice is done once and answered twice alike. One run
+at a time in a workspace is a rule of the ledger (a unique column), not of a file or of one process's memory. A call whose
+service has ended is `interrupted`; on one machine the lease is the life of the service's process.
+"""
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+from sqlalchemy import Column, DateTime, Engine, MetaData, String, Table, Text, create_engine, event, select, update
+from sqlalchemy.exc import IntegrityError
+
+from sandbox.errors import Busy, NotFound
+
+_MAX_ARGUMENT_CHARACTERS = 4096
+
+_metadata = MetaData()
+_calls = Table(
+    "calls",
+    _metadata,
+    Column("id", String(160), primary_key=True),
+    Column("workspace", String(128), nullable=False, index=True),
+    Column("tool", String(128), nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("state", String(16), nullable=False, index=True),
+    Column("owner", String(64), nullable=False),
+    Column("running_in", String(128), unique=True),  # the workspace, while a run goes on in it
+    Column("status", String(32)),
+    Column("answer", Text),
+    Column("accepted_at", DateTime(timezone=True), nullable=False),
+    Column("ended_at", DateTime(timezone=True)),
+)
+
+
+class State(StrEnum):
+    """How far a call is."""
+
+    ACCEPTED = "accepted"
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+
+
+class Record(BaseModel):
+    """What remains of a call."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: str
+    workspace: str
+    tool: str
+    arguments: dict[str, Any]
+    """Long texts are cut, with their length."""
+    state: State
+    status: str | None
+    """Of a run, how it ended; else ``ok``, or the code of an error."""
+    answer: dict[str, Any] | None
+    """The tool's output, or the error."""
+    accepted_at: datetime
+    ended_at: datetime | None
+
+
+class Acceptance(StrEnum):
+    """Whose a call is, for one who asks for it."""
+
+    MINE = "mine"
+    BUSY = "busy"
+    """The same id is being done."""
+    DONE = "done"
+
+
+class Records:
+    """The ledger of one data folder or database. Its methods block on the database."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = _engine(url)
+        _metadata.create_all(self._engine)
+        self._owner = _owner_of(os.getpid())
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> "Records":
+        """The embedded default: an SQLite file in the data folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(f"sqlite:///{folder / 'records.sqlite3'}")
+
+    def accept(self, call_id: str, workspace: str, tool: str, arguments: Mapping[str, Any]) -> Acceptance:
+        """Take a call on, unless its id is known."""
+        row = {
+            "id": call_id, "workspace": workspace, "tool": tool, "arguments": json.dumps(_shortened(arguments)),
+            "state": State.ACCEPTED, "owner": self._owner, "accepted_at": datetime.now(UTC),
+        }  # fmt: skip
+        try:
+            with self._engine.begin() as db:
+                db.execute(_calls.insert().values(row))
+        except IntegrityError:
+            known = self.get(workspace, call_id)
+            return Acceptance.BUSY if known.state is State.ACCEPTED else Acceptance.DONE
+        return Acceptance.MINE
+
+    @contextmanager
+    def running(self, call_id: str, workspace: str) -> Iterator[None]:
+        """Claim the workspace for a run; raises `Busy` while another process runs in it."""
+        mine = update(_calls).where(_calls.c.id == call_id)
+        try:
+            with self._engine.begin() as db:
+                db.execute(mine.values(running_in=workspace))
+        except IntegrityError:
+            raise Busy(
+                f"Another service is running something in the workspace {workspace}. Try again in a few seconds.",
+                retry_after_seconds=2,
+            ) from None
+        try:
+            yield
+        finally:
+            with self._engine.begin() as db:
+                db.execute(mine.values(running_in=None))
+
+    def finish(self, call_id: str, status: str, answer: Mapping[str, Any]) -> None:
+        """Write down what came of a call; without effect if it is no longer this process's."""
+        mine = (_calls.c.id == call_id) & (_calls.c.owner == self._owner) & (_calls.c.state == State.ACCEPTED)
+        values = {"state": State.DONE, "status": status, "answer": json.dumps(answer), "ended_at": datetime.now(UTC)}
+        with self._engine.begin() as db:
+            db.execute(update(_calls).where(mine).values(values))
+
+    def get(self, workspace: str, call_id: str) -> Record:
+        """One call; raises `NotFound`, also for an id that is another workspace's."""
+        with self._engine.connect() as db:
+            row = db.execute(select(_calls).where(_calls.c.id == call_id)).mappings().first()
+        if row is None or row["workspace"] != workspace:
+            raise NotFound(f"There is no record {ascii(call_id[:80])} in the workspace {workspace}.")
+        return _record(row)
+
+    def latest(self, workspace: str, *, limit: int = 100) -> list[Record]:
+        """The workspace's calls, newest first."""
+        query = select(_calls).where(_calls.c.workspace == workspace).order_by(_calls.c.accepted_at.desc()).limit(limit)
+        with self._engine.connect() as db:
+            return [_record(row) for row in db.execute(query).mappings()]
+
+    def recover(self) -> list[Record]:
+        """Mark what ended services left unfinished as interrupted, and give it. Call it before taking new runs."""
+        unfinished = select(_calls).where(_calls.c.state == State.ACCEPTED)
+        with self._engine.begin() as db:
+            dead = [row for row in db.execute(unfinished).mappings() if not _lives(row["owner"])]
+            for row in dead:
+                values = {"state": State.INTERRUPTED, "running_in": None, "ended_at": datetime.now(UTC)}
+                db.execute(update(_calls).where(_calls.c.id == row["id"]).values(values))
+        return [self.get(row["workspace"], row["id"]) for row in dead]
+
+    def close(self) -> None:
+        """Close the database."""
+        self._engine.dispose()
+
+
+def _engine(url: str) -> Engine:
+    engine = create_engine(url)
+    if engine.dialect.name == "sqlite":
+
+        @event.listens_for(engine, "connect")
+        def _settings(connection: Any, _: object) -> None:
+            # A crash of the machine may lose the last calls, never the file; a crash of the service loses nothing.
+            for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000"):
+                connection.execute(f"PRAGMA {pragma}")
+
+    return engine
+
+
+def _record(row: Mapping[str, Any]) -> Record:
+    answer = None if row["answer"] is None else json.loads(row["answer"])
+    return Record.model_validate({**row, "arguments": json.loads(row["arguments"]), "answer": answer})
+
+
+def _shortened(value: Any) -> Any:
+    if isinstance(value, str):
+        cut = value[:_MAX_ARGUMENT_CHARACTERS]
+        return value if cut == value else f"{cut}… ({len(value):,} characters)"
+    if isinstance(value, Mapping):
+        return {str(key): _shortened(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_shortened(inner) for inner in value]
+    return value
+
+
+def _owner_of(pid: int) -> str:
+    """A process, safe from reuse of its number: start time in clock ticks since boot is field 22 of proc(5) stat."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return ""
+    return f"{pid}:{stat.rpartition(')')[2].split()[19]}"
+
+
+def _lives(owner: str) -> bool:
+    return _owner_of(int(owner.partition(":")[0])) == owner

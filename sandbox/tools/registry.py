@@ -1,0 +1,57 @@
+"""What a tool is: a name, a description for a model, an input and an output model, and a function."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from pydantic import BaseModel, ConfigDict
+
+from sandbox.job import Limits
+from sandbox.runtimes.base import Runtime, Turns
+from sandbox.runtimes.streams import OnOutput
+from sandbox.workspace import Workspace
+
+Input = TypeVar("Input", bound=BaseModel)
+Output = TypeVar("Output", bound=BaseModel)
+
+
+class ToolInput(BaseModel):
+    """Arguments of a tool; unknown ones are refused, so that a model learns of its mistake."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What a tool's function gets besides its input."""
+
+    id: str
+    workspace: Workspace
+    runtime: Runtime
+    turns: Turns
+    limits: Limits
+    on_output: OnOutput | None = None
+
+
+@dataclass(frozen=True)
+class Tool(Generic[Input, Output]):
+    """One tool. Every surface (HTTP, MCP, command line, library) is made from these."""
+
+    name: str
+    description: str
+    input: type[Input]
+    output: type[Output]
+    function: Callable[[Call, Input], Awaitable[Output]]
+    read_only: bool
+    destructive: bool = False
+
+    def input_schema(self) -> dict[str, Any]:
+        """JSON schema of the arguments."""
+        return self.input.model_json_schema()
+
+    def output_schema(self) -> dict[str, Any]:
+        """JSON schema of the answer."""
+        return self.output.model_json_schema(mode="serialization")
+
+
+AnyTool = Tool[Any, Any]

@@ -1,0 +1,93 @@
+"""The tool that runs a script."""
+
+from typing import Annotated, Self
+
+from pydantic import Field, model_validator
+
+from sandbox.documents.check import check_documents, describe_problem
+from sandbox.errors import InvalidArguments
+from sandbox.job import MIB, Execution, Job, Limits
+from sandbox.tools.registry import Call, Tool, ToolInput
+from sandbox.workspace import GUEST_PATH, guest_name
+
+_MAX_ARGUMENTS_BYTES = 100_000
+"""Less than one message of the wire; see `sandbox/guest/wire.py`."""
+
+_DESCRIPTION = """\
+Run a Python {python} script in a sandbox and get its output and the files it made.
+
+- Give `path` to run a script that is in the workspace, or `code` for a new one. Inline code is saved and its path comes back as \
+`script_path`: to run or mend it later, use that path with run_python or edit_file, and do not type the script again.
+- The script starts in /workspace. Tool results are files there (results/…): read them by path inside the script, never copy rows \
+into code. results/ and errors/ are read-only; write anything else anywhere else under /workspace.
+- There are the standard library and {libraries}. No other packages, no pandas or numpy, no network, no shell, no stdin.
+- To make Word, PowerPoint or Excel files, write them with these libraries; each document is re-opened and checked, see `documents`. \
+Say that a file is ready only if it is listed in `files` and its check is ok.
+- print() what you want to see; up to {output} KiB come back. Limits: {seconds} s, {memory} MiB of memory, {file} MiB for one file.
+- If it fails, `error.summary` says what and where, and `error.traceback_path` has all of it. Mend the script with edit_file \
+and run it again by path.\
+"""
+
+
+class RunPythonInput(ToolInput):
+    """Arguments of run_python."""
+
+    code: Annotated[str | None, Field(description="A new script's source. Give this or `path`.", min_length=1)] = None
+    path: Annotated[
+        str | None, Field(description="A script in the workspace, such as scripts/0003.py. Give this or `code`.")
+    ] = None
+    arguments: Annotated[list[str], Field(description="The script's sys.argv[1:].")] = []
+    timeout_seconds: Annotated[
+        float | None, Field(gt=0, description="A shorter time limit than the usual one, if wanted.")
+    ] = None
+
+    @model_validator(mode="after")
+    def _one_script(self) -> Self:
+        if (self.code is None) == (self.path is None):
+            raise ValueError("give either `code` (a new script) or `path` (a script in the workspace), not both")
+        if any("\0" in argument for argument in self.arguments):
+            raise ValueError("an argument contains a NUL character")
+        if sum(len(a.encode(errors="surrogatepass")) + 1 for a in self.arguments) > _MAX_ARGUMENTS_BYTES:
+            raise ValueError(
+                f"arguments are over {_MAX_ARGUMENTS_BYTES:,} bytes together: write them to a file and pass its path"
+            )
+        return self
+
+
+async def run_python(call: Call, given: RunPythonInput) -> Execution:
+    """Run the script, then check the documents that it made."""
+    workspace, limits = call.workspace, call.limits
+    if given.timeout_seconds is not None:
+        if given.timeout_seconds > limits.wall_seconds:
+            raise InvalidArguments(f"timeout_seconds can be at most {limits.wall_seconds:g}, the limit of this service.")
+        limits = limits.model_copy(update={"wall_seconds": given.timeout_seconds})
+    if given.path is not None:
+        path = guest_name(given.path)
+        workspace.open_file(given.path).close()  # raises NotFound, naming files that are near
+    else:
+        path = workspace.write_script(given.code or "")
+    job = Job(script_path=f"{GUEST_PATH}/{path}", arguments=tuple(given.arguments), limits=limits)
+    execution = await call.runtime.run(job, workspace, run_id=call.id, on_output=call.on_output)
+    documents = await check_documents(call.runtime, workspace, execution.files, run_id=call.id)
+    broken = tuple(describe_problem(result) for result in documents if not result.ok)
+    return execution.model_copy(update={"documents": documents, "warnings": (*broken, *execution.warnings)})
+
+
+def tool(*, python_version: str, libraries: dict[str, str], limits: Limits) -> Tool[RunPythonInput, Execution]:
+    """The tool, described for these libraries and limits."""
+    return Tool(
+        name="run_python",
+        description=_DESCRIPTION.format(
+            python=python_version,
+            libraries=", ".join(f"{name} {version}" for name, version in libraries.items()),
+            output=limits.output_text_bytes // 1024,
+            seconds=f"{limits.wall_seconds:g}",
+            memory=limits.memory_bytes // MIB,
+            file=limits.file_bytes // MIB,
+        ),
+        input=RunPythonInput,
+        output=Execution,
+        function=run_python,
+        read_only=False,
+        destructive=True,
+    )

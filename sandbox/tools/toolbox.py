@@ -1,0 +1,165 @@
+"""All tools over one set of workspaces, one runtime and one ledger: what every surface calls."""
+
+import asyncio
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import BaseModel, ValidationError
+
+from sandbox import guest_root
+from sandbox.errors import Busy, InvalidArguments, NotFound, SpillboxError
+from sandbox.guest_root import GuestRoot
+from sandbox.job import Execution, Job, Limits
+from sandbox.records import Acceptance, Record, Records, State
+from sandbox.runtimes.base import Queued, Runtime, Turns, Wrapper
+from sandbox.runtimes.nsjail import NsjailRuntime
+from sandbox.runtimes.streams import OnOutput
+from sandbox.tools import files, run_python
+from sandbox.tools.registry import AnyTool, Call
+from sandbox.workspace import Workspace, Workspaces
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+
+
+class Claiming(Wrapper):
+    """Claims the workspace in the ledger while a run goes on in it."""
+
+    def __init__(self, inner: Runtime, records: Records) -> None:
+        super().__init__(inner)
+        self._records = records
+
+    async def run(self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None) -> Execution:
+        if not job.keeps_outputs:
+            return await super().run(job, workspace, run_id=run_id, on_output=on_output)
+        with self._records.running(run_id, workspace.id):
+            return await super().run(job, workspace, run_id=run_id, on_output=on_output)
+
+
+class Toolbox:
+    """The tools of a service or an agent loop. Use it in an ``async with``; `open_toolbox` makes one.
+
+    `call` validates arguments, records the call, and gives the tool's output; a mistake of the caller is a `SpillboxError`.
+    """
+
+    def __init__(
+        self, *, workspaces: Workspaces, runtime: Runtime, records: Records, libraries: Mapping[str, str],
+        python_version: str, slots: int | None = None, queue_length: int = 128,
+    ) -> None:  # fmt: skip
+        self.workspaces = workspaces
+        self.records = records
+        self.turns = Turns()
+        self.limits = workspaces.limits
+        self.runtime: Runtime = Queued(
+            Claiming(runtime, records), self.turns, slots=slots or os.cpu_count() or 1, queue_length=queue_length
+        )
+        described = run_python.tool(python_version=python_version, libraries=dict(libraries), limits=self.limits)
+        self.tools: dict[str, AnyTool] = {tool.name: tool for tool in (described, *files.TOOLS)}
+        self._under_way: dict[str, asyncio.Task[BaseModel]] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Stop runs that are under way, and let go of the runtime and the ledger."""
+        for task in list(self._under_way.values()):
+            task.cancel()
+        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        await self.runtime.close()
+        self.records.close()
+
+    async def call(
+        self, name: str, workspace_id: str, arguments: Mapping[str, Any], *,
+        call_id: str | None = None, on_output: OnOutput | None = None,
+    ) -> BaseModel:  # fmt: skip
+        """Call a tool by name. The same ``call_id`` again gives the same answer without doing it again.
+
+        If the caller is cancelled, a call that has begun is still finished and recorded.
+        """
+        tool = self.tools.get(name)
+        if tool is None:
+            raise NotFound(f"There is no tool {ascii(name[:80])}. There are: {', '.join(self.tools)}.")
+        try:
+            given = tool.input.model_validate(dict(arguments))
+        except ValidationError as fault:
+            raise InvalidArguments(_readable(name, fault)) from None
+        workspace = self.workspaces.open(workspace_id)
+        if call_id is None:
+            call_id = secrets.token_urlsafe(12).replace("_", "a").replace("-", "b")
+        elif not _ID.fullmatch(call_id):
+            raise InvalidArguments("The id of a call is 1 to 128 letters, digits, '.', '_', ':' or '-'.")
+        task = self._under_way.get(call_id)
+        if task is None:
+            acceptance = self.records.accept(call_id, workspace.id, name, arguments)
+            if acceptance is Acceptance.DONE:
+                return _answer_again(tool, self.records.get(workspace.id, call_id))
+            if acceptance is Acceptance.BUSY:
+                raise Busy(f"The call {call_id} is being done by another service.", retry_after_seconds=2)
+            call = Call(call_id, workspace, self.runtime, self.turns, self.limits, on_output)
+            task = asyncio.create_task(self._do(tool, call, given))
+            self._under_way[call_id] = task
+            task.add_done_callback(lambda _: self._under_way.pop(call_id, None))
+        return await asyncio.shield(task)
+
+    async def _do(self, tool: AnyTool, call: Call, given: BaseModel) -> BaseModel:
+        status, answer = "interrupted", {"code": "interrupted", "message": "The service was stopped."}
+        try:
+            output: BaseModel = await tool.function(call, given)
+            status = output.status.value if isinstance(output, Execution) else "ok"
+            answer = output.model_dump(mode="json")
+        except SpillboxError as fault:
+            status, answer = fault.code, {"code": fault.code, "message": str(fault)}
+            raise
+        finally:
+            self.records.finish(call.id, status, answer)
+        return output
+
+
+def open_toolbox(
+    data_folder: str | Path, *, limits: Limits = Limits(), slots: int | None = None, queue_length: int = 128  # noqa: B008
+) -> Toolbox:  # fmt: skip
+    """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
+
+    Needs the guest root of `spillbox setup` in the data folder (`GuestRootMissing` says so). Calls that an ended
+    process left unfinished are marked as interrupted.
+    """
+    folder = Path(data_folder)
+    root = load_guest_root(folder)
+    records = Records.in_folder(folder)
+    records.recover()
+    return Toolbox(
+        workspaces=Workspaces(folder / "workspaces", limits=limits),
+        runtime=NsjailRuntime(root),
+        records=records,
+        libraries=root.libraries,
+        python_version=root.python_version,
+        slots=slots,
+        queue_length=queue_length,
+    )
+
+
+def load_guest_root(data_folder: Path) -> GuestRoot:
+    """The guest root of a data folder; raises `GuestRootMissing`."""
+    return guest_root.load(data_folder / "guest-root")
+
+
+def _readable(name: str, fault: ValidationError) -> str:
+    problems = []
+    for error in fault.errors(include_url=False, include_input=False):
+        where = ".".join(str(part) for part in error["loc"])
+        problems.append(f"{where}: {error['msg']}" if where else error["msg"])
+    return f"The arguments of {name} do not fit: {'; '.join(problems)}. GET /v1/tools shows the schema."
+
+
+def _answer_again(tool: AnyTool, record: Record) -> BaseModel:
+    if record.state is State.INTERRUPTED or record.answer is None or "code" in record.answer:
+        message = (record.answer or {}).get("message", "The service was stopped while it was being done.")
+        raise SpillboxError(f"The call {record.id} was done before and failed: {message} Use a new id to try again.")
+    answer: BaseModel = tool.output.model_validate(record.answer)
+    return answer
