@@ -8,7 +8,7 @@ import errno
 import json
 from collections.abc import Callable, Sequence
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from sandbox.job import ErrorReport
 from sandbox.workspace import GUEST_PATH, near_paths
@@ -36,6 +36,12 @@ class GuestReport(BaseModel):
     name: str
     leaf: str | None
     cause: str | None
+
+    @field_validator("type", "message", "path", "function", "source_line", "name", "leaf", "cause")
+    @classmethod
+    def _encodable(cls, text: str | None) -> str | None:
+        """Lone surrogates, which no UTF-8 answer can carry, become escapes."""
+        return text and text.encode("utf-8", "backslashreplace").decode()
 
     @property
     def is_disk_error(self) -> bool:

@@ -178,8 +178,8 @@ def _record(row: Mapping[str, Any]) -> Record:
 
 def _shortened(value: Any) -> Any:
     if isinstance(value, str):
-        cut = value[:_MAX_ARGUMENT_CHARACTERS]
-        return value if cut == value else f"{cut}… ({len(value):,} characters)"
+        cut = value[:_MAX_ARGUMENT_CHARACTERS].encode("utf-8", "backslashreplace").decode()
+        return cut if len(value) <= _MAX_ARGUMENT_CHARACTERS else f"{cut}… ({len(value):,} characters)"
     if isinstance(value, Mapping):
         return {str(key): _shortened(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

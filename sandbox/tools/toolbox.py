@@ -11,9 +11,10 @@ from typing import Any, Self
 from pydantic import BaseModel, ValidationError
 
 from sandbox import guest_root
-from sandbox.errors import Busy, InvalidArguments, NotFound, SpillboxError
+from sandbox.documents.check import check_documents
+from sandbox.errors import Busy, InvalidArguments, JailFailed, NotFound, SpillboxError
 from sandbox.guest_root import GuestRoot
-from sandbox.job import Execution, Job, Limits
+from sandbox.job import Execution, Job, Limits, Status
 from sandbox.records import Acceptance, Record, Records, State
 from sandbox.runtimes.base import Queued, Runtime, Turns, Wrapper
 from sandbox.runtimes.nsjail import NsjailRuntime
@@ -82,14 +83,7 @@ class Toolbox:
 
         If the caller is cancelled, a call that has begun is still finished and recorded.
         """
-        tool = self.tools.get(name)
-        if tool is None:
-            raise NotFound(f"There is no tool {ascii(name[:80])}. There are: {', '.join(self.tools)}.")
-        try:
-            given = tool.input.model_validate(dict(arguments))
-        except ValidationError as fault:
-            raise InvalidArguments(_readable(name, fault)) from None
-        workspace = self.workspaces.open(workspace_id)
+        tool, given, workspace = self.check_call(name, workspace_id, arguments)
         if call_id is None:
             call_id = secrets.token_urlsafe(12).replace("_", "a").replace("-", "b")
         elif not _ID.fullmatch(call_id):
@@ -106,6 +100,33 @@ class Toolbox:
             self._under_way[call_id] = task
             task.add_done_callback(lambda _: self._under_way.pop(call_id, None))
         return await asyncio.shield(task)
+
+    def check_call(self, name: str, workspace_id: str, arguments: Mapping[str, Any]) -> tuple[AnyTool, BaseModel, Workspace]:
+        """The tool, its validated input, and the workspace of a call; raises what `call` would raise before doing it."""
+        tool = self.tools.get(name)
+        if tool is None:
+            raise NotFound(f"There is no tool {ascii(name[:80])}. There are: {', '.join(self.tools)}.")
+        try:
+            given = tool.input.model_validate(dict(arguments))
+        except ValidationError as fault:
+            raise InvalidArguments(_readable(name, fault)) from None
+        return tool, given, self.workspaces.open(workspace_id)
+
+    async def prove(self) -> None:
+        """Run a trivial script of our own; raises `JailFailed` where no jail can be made, with the cure."""
+        with self.workspaces.scratch() as workspace:
+            job = Job(script_path=f"{guest_root.PROGRAMS}/wire.py", keeps_outputs=False)
+            execution = await self.runtime.run(job, workspace, run_id="prove")
+        if execution.status is not Status.SUCCEEDED:
+            raise JailFailed(f"A trivial script did not run: {execution.error.summary if execution.error else ''}")
+
+    async def try_documents(self) -> Execution:
+        """Build one document of each kind in a jail and check them."""
+        with self.workspaces.scratch() as workspace:
+            job = Job(script_path=f"{guest_root.PROGRAMS}/try_documents.py")
+            execution = await self.runtime.run(job, workspace, run_id="try")
+            documents = await check_documents(self.runtime, workspace, execution.files, run_id="try")
+        return execution.model_copy(update={"documents": documents})
 
     async def _do(self, tool: AnyTool, call: Call, given: BaseModel) -> BaseModel:
         status, answer = "interrupted", {"code": "interrupted", "message": "The service was stopped."}

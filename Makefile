@@ -1,0 +1,44 @@
+.DEFAULT_GOAL := help
+SHELL := /bin/sh
+PYTHON ?= python3
+DATA_DIR ?= .spillbox
+VENV := .venv
+RUN := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+
+.PHONY: help setup demo test check bench serve lock clean
+
+help: ## Show what there is to make
+	@echo "Spillbox: sandboxed Python runs and exact office documents for AI agents."
+	@echo
+	@grep -E '^[a-z]+:.*## ' Makefile | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 16
+	@echo
+	@echo "PYTHON=python3.12 chooses the interpreter, DATA_DIR=dir where workspaces are kept."
+
+$(STAMP): requirements.txt requirements-dev.txt pyproject.toml scripts/setup.sh
+	PYTHON="$(PYTHON)" VENV="$(VENV)" sh scripts/setup.sh
+	@touch $(STAMP)
+
+setup: $(STAMP) ## Install the service and build what guest scripts may use
+	@$(RUN) -m api setup --data-dir "$(DATA_DIR)"
+
+demo: setup ## Do the main job on real data and show the documents
+	@$(RUN) scripts/demo.py --data-dir "$(DATA_DIR)"
+
+test: setup ## Run all tests
+	@SPILLBOX_DATA_DIR="$(DATA_DIR)" $(RUN) -m pytest
+
+check: $(STAMP) ## Run the linter, the formatter's check and the type checker
+	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy
+
+bench: setup ## Measure runs side by side with a bare interpreter
+	@$(RUN) scripts/bench.py --data-dir "$(DATA_DIR)"
+
+serve: setup ## Start the HTTP service on http://127.0.0.1:8750
+	@$(RUN) -m api serve --data-dir "$(DATA_DIR)"
+
+lock: ## Lock the packages anew, with hashes (needs uv)
+	sh scripts/lock.sh
+
+clean: ## Remove what setup and runs made
+	rm -rf $(VENV) "$(DATA_DIR)"

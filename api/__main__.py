@@ -1,0 +1,153 @@
+"""The command line: `spillbox serve`, `run`, `setup`, `tools`."""
+
+import argparse
+import asyncio
+import json
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+
+from api.app import create_app, toolbox_of
+from api.auth import UnsafeBinding
+from api.http import describe
+from api.settings import Settings
+from sandbox import guest_root
+from sandbox.errors import NotFound, SpillboxError
+from sandbox.job import Execution, Status
+
+_EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: the service's own fault, not the script's
+_EXIT_USAGE = 64
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a command; gives its exit status."""
+    arguments = _parser().parse_args(argv)
+    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    given = {key: value for key, value in vars(arguments).items() if key in Settings.model_fields and value is not None}
+    try:
+        result: int = arguments.command(Settings(**given), arguments)
+    except UnsafeBinding as fault:
+        print(fault, file=sys.stderr)
+        return _EXIT_USAGE
+    except SpillboxError as fault:
+        print(f"{fault.code}: {fault}", file=sys.stderr)
+        return _EXIT_FAULT
+    return result
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="spillbox", description="Sandboxed Python runs and exact documents for agents.")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    serve = commands.add_parser("serve", help="start the HTTP service")
+    serve.add_argument("--host", help="address to listen on (127.0.0.1)")
+    serve.add_argument("--port", type=int, help="port to listen on (8750)")
+    serve.set_defaults(command=_serve)
+
+    run = commands.add_parser("run", help="run a script in the sandbox")
+    run.add_argument("script", help="a script on this machine, or one that is in the workspace")
+    run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    run.add_argument("--workspace", default="cli", help="whose files it sees (cli)")
+    run.add_argument("--file", action="append", default=[], type=Path, help="first copy this file into the workspace")
+    run.add_argument("--json", action="store_true", help="print the whole answer as JSON instead of the script's output")
+    run.set_defaults(command=_run)
+
+    setup = commands.add_parser("setup", help="build what guest scripts may use, and try it")
+    setup.add_argument("--wheels", type=Path, help="take the office libraries from this folder, not from an index")
+    setup.set_defaults(command=_setup)
+
+    tools = commands.add_parser("tools", help="print the tools' names, descriptions and schemas as JSON")
+    tools.add_argument("--format", choices=["mcp", "openai", "anthropic"], default="mcp", help="whose form (mcp)")
+    tools.set_defaults(command=_tools)
+
+    for command in (serve, run, setup, tools):
+        command.add_argument("--data-dir", type=Path, help="where workspaces, records and the guest root are (.spillbox)")
+    return parser
+
+
+def _serve(settings: Settings, _: argparse.Namespace) -> int:
+    uvicorn.run(create_app(settings), host=settings.host, port=settings.port, log_level="info", server_header=False)
+    return 0
+
+
+def _run(settings: Settings, arguments: argparse.Namespace) -> int:
+    execution = asyncio.run(_run_script(settings, arguments))
+    if arguments.json:
+        print(execution.model_dump_json(indent=2))
+    else:
+        _report(execution, settings.data_dir / "workspaces" / arguments.workspace / "files")
+    if execution.status is Status.SUCCEEDED:
+        return 0
+    return execution.exit_code or 1
+
+
+async def _run_script(settings: Settings, arguments: argparse.Namespace) -> Execution:
+    async with toolbox_of(settings) as box:
+        workspace = box.workspaces.open(arguments.workspace)
+        for file in arguments.file:
+            workspace.write(file.name, file.read_bytes())
+        script = Path(arguments.script)
+        path = arguments.script
+        if script.is_file():
+            path = f"scripts/{script.name}"
+            workspace.write(path, script.read_bytes())
+        elif not workspace.exists(path):
+            raise NotFound(f"There is no script {path} on this machine, nor in the workspace {arguments.workspace}.")
+        print_live = None if arguments.json else _print_live
+        call: dict[str, Any] = {"path": path, "arguments": arguments.arguments}
+        output = await box.call("run_python", arguments.workspace, call, on_output=print_live)
+        assert isinstance(output, Execution)  # noqa: S101  the tool's output model
+        return output
+
+
+def _print_live(stream: str, data: bytes) -> None:
+    target = sys.stdout if stream == "stdout" else sys.stderr
+    target.buffer.write(data)
+    target.flush()
+
+
+def _report(execution: Execution, folder: Path) -> None:
+    def say(text: str) -> None:
+        print(text, file=sys.stderr)
+
+    if execution.error is not None and execution.error.type != "ExitCode":
+        say(f"--- {execution.status} ---\n{execution.error.summary}")
+    for change in execution.files:
+        say(f"{change.change}: {folder / change.path} ({change.bytes:,} bytes)")
+    for result in execution.documents:
+        say(f"checked: {result.path}: {'ok' if result.ok else result.problem}")
+    for warning in execution.warnings:
+        say(f"warning: {warning}")
+
+
+def _setup(settings: Settings, arguments: argparse.Namespace) -> int:
+    root = guest_root.build(settings.data_dir / "guest-root", wheels=arguments.wheels)
+    execution = asyncio.run(_try_guest(settings))
+    if execution.status is not Status.SUCCEEDED or not all(result.ok for result in execution.documents):
+        print(execution.model_dump_json(indent=2), file=sys.stderr)
+        return _EXIT_FAULT
+    made = ", ".join(f"{result.path} (checked: ok)" for result in execution.documents)
+    print(f"The guest root is at {root.path}: Python {root.python_version} with")
+    print("  " + ", ".join(f"{name} {version}" for name, version in root.libraries.items()))
+    print(f"Tried in a jail: {made}.")
+    for warning in execution.warnings:
+        print(f"warning: {warning}")
+    return 0
+
+
+async def _try_guest(settings: Settings) -> Execution:
+    async with toolbox_of(settings) as box:
+        return await box.try_documents()
+
+
+def _tools(settings: Settings, arguments: argparse.Namespace) -> int:
+    box = toolbox_of(settings)
+    print(json.dumps([describe(tool, arguments.format) for tool in box.tools.values()], indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,90 @@
+"""One table from the codes of `sandbox.errors` to HTTP, as problem details (RFC 9457)."""
+
+import http
+import logging
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict
+from starlette.exceptions import HTTPException
+
+from sandbox.errors import Busy, SpillboxError
+
+_log = logging.getLogger(__name__)
+
+STATUS_BY_CODE = {
+    "bad_request": 400,
+    "invalid_path": 400,
+    "invalid_workspace": 400,
+    "invalid_arguments": 422,
+    "unauthorized": 401,
+    "forbidden": 403,
+    "not_found": 404,
+    "method_not_allowed": 405,
+    "read_only": 403,
+    "edit_mismatch": 409,
+    "too_large": 413,
+    "quota_exceeded": 413,
+    "busy": 429,
+    "internal_error": 500,
+    "jail_failed": 503,
+    "setup_needed": 503,
+    "setup_failed": 503,
+}
+_CODE_BY_STATUS = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
+
+
+class Problem(BaseModel):
+    """A problem details object; ``code`` is stable."""
+
+    model_config = ConfigDict(extra="allow")
+
+    type: str = "about:blank"
+    title: str
+    status: int
+    code: str
+    detail: str
+
+
+def problem_of(fault: SpillboxError) -> Problem:
+    """The problem that a caller is told of."""
+    status = STATUS_BY_CODE[fault.code]
+    return Problem(title=http.HTTPStatus(status).phrase, status=status, code=fault.code, detail=str(fault))
+
+
+def response_of(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
+    """The problem as a response."""
+    return JSONResponse(
+        problem.model_dump(), status_code=problem.status, media_type="application/problem+json", headers=headers
+    )
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error of the application with a problem."""
+
+    @app.exception_handler(SpillboxError)
+    async def _known(_: Request, fault: SpillboxError) -> JSONResponse:
+        headers = {"Retry-After": str(fault.retry_after_seconds)} if isinstance(fault, Busy) else None
+        return response_of(problem_of(fault), headers)
+
+    @app.exception_handler(HTTPException)
+    async def _http(_: Request, fault: HTTPException) -> JSONResponse:
+        code = _CODE_BY_STATUS.get(fault.status_code, "bad_request")
+        problem = Problem(
+            title=http.HTTPStatus(fault.status_code).phrase, status=fault.status_code, code=code, detail=str(fault.detail)
+        )
+        return response_of(problem, dict(fault.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def _parameters(_: Request, fault: RequestValidationError) -> JSONResponse:
+        wrong = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in fault.errors())
+        return response_of(
+            Problem(title="Unprocessable Content", status=422, code="invalid_arguments", detail=f"{wrong}. See /docs.")
+        )
+
+    @app.exception_handler(Exception)
+    async def _unknown(request: Request, fault: Exception) -> JSONResponse:
+        _log.error("%s %s failed", request.method, request.url.path, exc_info=fault)
+        detail = "The service made a mistake. Its log has the details."
+        return response_of(Problem(title="Internal Server Error", status=500, code="internal_error", detail=detail))

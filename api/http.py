@@ -1,0 +1,258 @@
+"""The HTTP routes: tools, files, records, health."""
+
+import asyncio
+import json
+import mimetypes
+import os
+import tempfile
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Annotated, Any, BinaryIO, Literal
+from urllib.parse import quote, unquote_to_bytes
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.sse import format_sse_event
+from pydantic import BaseModel
+from starlette.types import Receive, Scope, Send
+
+from api.errors import Problem, problem_of
+from api.settings import Settings
+from sandbox.errors import InvalidArguments, SpillboxError, TooLarge
+from sandbox.job import FileChange
+from sandbox.records import Record
+from sandbox.tools.files import ListFilesInput, ListFilesOutput, list_files
+from sandbox.tools.registry import AnyTool, Call
+from sandbox.tools.toolbox import Toolbox
+from sandbox.workspace import name_of, segments_of
+
+_CHUNK_BYTES = 1 << 20
+_EVENT_STREAM = "text/event-stream"
+_PROBLEM = {"model": Problem, "content": {"application/problem+json": {}}}
+_PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 413, 422, 429, 503), _PROBLEM)
+
+Format = Literal["mcp", "openai", "anthropic"]
+
+
+class Readiness(BaseModel):
+    """Whether the service does what it promises here."""
+
+    status: Literal["ready"]
+    runtime: str
+    warnings: list[str]
+    """Limits that are weaker on this host than promised, each with how to mend it."""
+
+
+def routes(box: Toolbox, settings: Settings) -> APIRouter:
+    """All routes over one toolbox."""
+    router = APIRouter(responses=_PROBLEMS)
+    _add_tools(router, box, settings)
+    _add_files(router, box)
+
+    @router.get("/v1/workspaces/{workspace}/records", tags=["records"])
+    def records(workspace: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Record]:
+        """The workspace's calls, newest first."""
+        return box.records.latest(box.workspaces.open(workspace).id, limit=limit)
+
+    @router.get("/v1/workspaces/{workspace}/records/{call_id}", tags=["records"])
+    def record(workspace: str, call_id: str) -> Record:
+        """One call, with its answer."""
+        return box.records.get(box.workspaces.open(workspace).id, call_id)
+
+    @router.get("/healthz", tags=["health"])
+    async def healthz() -> dict[str, str]:
+        """Whether the process answers."""
+        return {"status": "ok"}
+
+    @router.get("/readyz", tags=["health"])
+    async def readyz() -> Readiness:
+        """Whether it can run scripts, and which limits are weaker than promised."""
+        return Readiness(status="ready", runtime=box.runtime.name, warnings=list(box.runtime.warnings))
+
+    return router
+
+
+# Tools
+
+
+def describe(tool: AnyTool, style: Format) -> dict[str, Any]:
+    """A tool as the API of a model provider, or MCP, takes it."""
+    if style == "openai":
+        function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema()}
+        return {"type": "function", "function": function}
+    if style == "anthropic":
+        return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema()}
+    return {
+        "name": tool.name,
+        "description": tool.description,
+        "inputSchema": tool.input_schema(),
+        "outputSchema": tool.output_schema(),
+        "annotations": {"readOnlyHint": tool.read_only, "destructiveHint": tool.destructive, "openWorldHint": False},
+    }
+
+
+def _add_tools(router: APIRouter, box: Toolbox, settings: Settings) -> None:
+    @router.get("/v1/tools", tags=["tools"])
+    async def tools(format: Format = "mcp") -> list[dict[str, Any]]:  # noqa: A002  the parameter's public name
+        """Names, descriptions and schemas, ready to hand to a model."""
+        return [describe(tool, format) for tool in box.tools.values()]
+
+    for tool in box.tools.values():
+        router.add_api_route(
+            f"/v1/workspaces/{{workspace}}/tools/{tool.name}",
+            _tool_route(box, settings, tool.name),
+            methods=["POST"],
+            tags=["tools"],
+            name=tool.name,
+            summary=tool.description.splitlines()[0],
+            description=f"{tool.description}\n\nWith `Accept: {_EVENT_STREAM}`: events `stdout` and `stderr` while a run goes "
+            "on, then `result` with the answer, or `problem`.",
+            responses={200: {"model": tool.output, "content": {_EVENT_STREAM: {}}}},
+            openapi_extra={
+                "requestBody": {"required": True, "content": {"application/json": {"schema": tool.input_schema()}}}
+            },
+        )
+
+    @router.post("/v1/workspaces/{workspace}/tools/{tool}", include_in_schema=False)
+    async def unknown(workspace: str, tool: str) -> None:
+        await box.call(tool, workspace, {})
+
+
+def _tool_route(box: Toolbox, settings: Settings, name: str) -> Callable[..., Coroutine[Any, Any, Response]]:
+    async def call(
+        workspace: str,
+        request: Request,
+        idempotency_key: Annotated[
+            str | None, Header(description="An id for the call: the same one again gives the same answer, done once.")
+        ] = None,
+    ) -> Response:
+        arguments = await _json_object(request, settings.max_request_bytes)
+        if _EVENT_STREAM in request.headers.get("accept", ""):
+            box.check_call(name, workspace, arguments)
+            return StreamingResponse(_events(box, name, workspace, arguments, idempotency_key), media_type=_EVENT_STREAM)
+        output = await box.call(name, workspace, arguments, call_id=idempotency_key)
+        return Response(output.model_dump_json(), media_type="application/json")
+
+    return call
+
+
+async def _json_object(request: Request, max_bytes: int) -> dict[str, Any]:
+    body = bytearray()
+    async for chunk in request.stream():
+        body += chunk
+        if len(body) > max_bytes:
+            raise TooLarge(f"The request is over {max_bytes:,} bytes. Upload large files with PUT …/files/PATH.")
+    try:
+        value = json.loads(body or b"{}")
+    except (ValueError, RecursionError) as fault:
+        raise InvalidArguments(f"The body is not JSON: {fault}") from None
+    if not isinstance(value, dict):
+        raise InvalidArguments("The body must be a JSON object: the tool's arguments.")
+    return value
+
+
+async def _events(
+    box: Toolbox, name: str, workspace: str, arguments: dict[str, Any], call_id: str | None
+) -> AsyncIterator[bytes]:
+    """Output as it comes, then the answer. If the client leaves, the run goes on and is recorded."""
+    queue: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=256)
+
+    def on_output(stream: str, data: bytes) -> None:
+        if queue.qsize() < queue.maxsize - 1:  # a slow reader misses some; the answer has the head and the tail
+            event = {"text": data.decode("utf-8", "replace")}
+            queue.put_nowait(format_sse_event(data_str=json.dumps(event), event=stream))
+
+    async def work() -> bytes:
+        try:
+            output = await box.call(name, workspace, arguments, call_id=call_id, on_output=on_output)
+            return format_sse_event(data_str=output.model_dump_json(), event="result")
+        except SpillboxError as fault:
+            return format_sse_event(data_str=problem_of(fault).model_dump_json(), event="problem")
+
+    working = asyncio.create_task(work())
+    working.add_done_callback(lambda _: queue.put_nowait(None))
+    while (event := await queue.get()) is not None:
+        yield event
+    yield await working
+
+
+# Files
+
+
+class OpenFileResponse(FileResponse):
+    """Serves a file that is already open, with ranges, and closes it.
+
+    Starlette opens by path; the path is this process's own descriptor, so what is served is what was checked.
+    """
+
+    def __init__(self, file: BinaryIO, *, name: bytes) -> None:
+        self._file = file
+        super().__init__(
+            f"/proc/self/fd/{file.fileno()}",
+            stat_result=os.fstat(file.fileno()),
+            media_type=mimetypes.guess_type(os.fsdecode(name))[0] or "application/octet-stream",
+            headers={
+                # RFC 6266 with the encoding of RFC 5987, of the name's own bytes.
+                "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
+                "X-Content-Type-Options": "nosniff",
+                "Content-Security-Policy": "sandbox; default-src 'none'",
+            },
+        )
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._file:
+            await super().__call__(scope, receive, send)
+
+
+def _add_files(router: APIRouter, box: Toolbox) -> None:
+    place = "/v1/workspaces/{workspace}/files"
+
+    @router.get(place, tags=["files"])
+    async def files(workspace: str, query: Annotated[ListFilesInput, Query()]) -> ListFilesOutput:
+        """The workspace's files."""
+        call = Call("", box.workspaces.open(workspace), box.runtime, box.turns, box.limits)
+        return await list_files(call, query)
+
+    @router.get(place + "/{path:path}", tags=["files"], response_class=Response, responses={206: {}, 416: {}})
+    def download(workspace: str, path: str, request: Request) -> Response:
+        """A file's bytes; ranges are served."""
+        name = _path_of(request, workspace)
+        return OpenFileResponse(box.workspaces.open(workspace).open_file(name), name=segments_of(name)[-1])
+
+    @router.put(
+        place + "/{path:path}", tags=["files"],
+        openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
+    )  # fmt: skip
+    async def upload(workspace: str, path: str, request: Request) -> FileChange:
+        """Write a file: the body, as it is."""
+        name = _path_of(request, workspace)
+        target = box.workspaces.open(workspace)
+        segments_of(name)  # refuse the path before reading the body
+        with tempfile.TemporaryFile(dir=target.spool_folder) as body:
+            size = 0
+            async for chunk in request.stream():
+                size += len(chunk)
+                if size > box.limits.file_bytes:
+                    raise TooLarge(f"{name} is over {box.limits.file_bytes:,} bytes, the limit for one file.")
+                await asyncio.to_thread(body.write, chunk)
+            body.seek(0)
+            async with box.turns.of(target.id):
+                return await asyncio.to_thread(target.write, name, iter(lambda: body.read(_CHUNK_BYTES), b""))
+
+    @router.delete(place + "/{path:path}", tags=["files"])
+    async def delete(workspace: str, path: str, request: Request) -> FileChange:
+        """Delete a file."""
+        name = _path_of(request, workspace)
+        target = box.workspaces.open(workspace)
+        async with box.turns.of(target.id):
+            return await asyncio.to_thread(target.delete, name)
+
+
+def _path_of(request: Request, workspace: str) -> str:
+    """The path in the tools' path language, from the URL's own bytes: they need not be UTF-8."""
+    raw: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
+    prefix = f"/v1/workspaces/{workspace}/files/"
+    name = unquote_to_bytes(raw.partition(b"?")[0])[len(prefix.encode()) :]
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return name_of((name,))

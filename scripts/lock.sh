@@ -1,0 +1,10 @@
+#!/bin/sh
+# Locks what the service, its development and the guest need, with hashes and without the address of any index.
+set -eu
+lock() {
+    uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-header \
+        --no-annotate "$@"
+}
+lock pyproject.toml --output-file requirements.txt
+lock pyproject.toml --group dev --constraints requirements.txt --output-file requirements-dev.txt
+lock images/runtime/requirements.in --output-file images/runtime/requirements.txt
