@@ -8,8 +8,9 @@ import math
 import os
 import socket
 import subprocess
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from sandbox import guest_root
 from sandbox.errors import JailFailed
@@ -57,6 +58,7 @@ class Walls:
     root: Path
     identity: Identity
     with_cgroup: bool
+    service_is_root: bool
     config_file: Path = CONFIG_FILE
     environment: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
     seccomp: str = field(default_factory=seccomp.kafel)
@@ -70,6 +72,11 @@ def build_argv(walls: Walls, limits: Limits, *, control_fd: int, log_fd: int, re
     argv = [str(walls.nsjail), "--config", str(walls.config_file)]
     argv += ["--chroot", str(walls.root), "--log_fd", str(log_fd), "--pass_fd", str(control_fd)]
     argv += ["--user", f"{GUEST_UID}:{walls.identity.uid}:1", "--group", f"{GUEST_UID}:{walls.identity.gid}:1"]
+    if walls.service_is_root:
+        # The jail is built with the guest's ids and capabilities that count only for owners known in its user namespace.
+        # With root known there, it can pass through the service's own folders, such as /root, to what it mounts.
+        # The guest itself gets neither root's id nor a capability.
+        argv += ["--user", "0:0:1", "--group", "0:0:1"]
     argv += ["--time_limit", str(math.ceil(limits.wall_seconds) + _SECOND_CLOCK_SECONDS)]
     argv += ["--mount", f"none:{GUEST_PATH}:tmpfs:{workspace}"]
     argv += ["--mount", f"none:/tmp:tmpfs:size={tmp},nr_inodes={files},mode=1777"]
@@ -92,14 +99,20 @@ class NsjailRuntime:
 
     name = "nsjail"
 
-    def __init__(self, root: GuestRoot) -> None:
-        self._cgroups, self.warnings = _find_cgroups()
-        self._walls = Walls(
+    def __init__(self, root: GuestRoot, *, use_cgroups: bool = True, walls: dict[str, Any] | None = None) -> None:
+        """``use_cgroups`` off gives the weaker limits of a host without them; ``walls`` are fields of `Walls` to replace.
+
+        Both are for tests and for `doctor`: a case that can't fail proves nothing.
+        """
+        self._cgroups, self.warnings = _find_cgroups(use_cgroups)
+        standing = Walls(
             nsjail=find_nsjail(),
             root=root.path.resolve(),
             identity=guest_identity(),
             with_cgroup=self._cgroups is not None,
+            service_is_root=os.geteuid() == 0,
         )
+        self._walls = replace(standing, **(walls or {}))
         self._root = root
 
     async def run(self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None) -> Execution:
@@ -141,8 +154,10 @@ def find_nsjail() -> Path:
     return Path(spec.origin).parent / "bin" / "nsjail"
 
 
-def _find_cgroups() -> tuple[CgroupHost | None, tuple[str, ...]]:
+def _find_cgroups(wanted: bool) -> tuple[CgroupHost | None, tuple[str, ...]]:
     try:
+        if not wanted:
+            raise NoCgroups("switched off")
         found = cgroups.find()
     except NoCgroups as why:
         warning = (

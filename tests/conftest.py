@@ -1,0 +1,115 @@
+"""Fixtures: runtimes that are really there, workspaces in a temporary folder, a toolbox over both.
+
+REQUIRE_RUNTIMES=nsjail,… turns the skip of a missing runtime into a failure.
+"""
+
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox import guest_root
+from sandbox.errors import SpillboxError
+from sandbox.guest_root import GuestRoot
+from sandbox.job import Execution, Job, Limits
+from sandbox.records import Records
+from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.nsjail import NsjailRuntime
+from sandbox.tools.toolbox import Toolbox
+from sandbox.workspace import Workspace, Workspaces
+
+DATA_FOLDER = Path(os.environ.get("SPILLBOX_DATA_DIR", ".spillbox"))
+REQUIRED = [name for name in os.environ.get("REQUIRE_RUNTIMES", "").split(",") if name]
+
+MAKERS: dict[str, Callable[[GuestRoot], Runtime]] = {
+    "nsjail": NsjailRuntime,
+    # What an ordinary user without delegated control groups gets; as root too, so that both are tested everywhere.
+    "nsjail-rlimits": lambda root: NsjailRuntime(root, use_cgroups=False),
+}
+
+Run = Callable[..., Awaitable[Execution]]
+
+
+def pytest_configure() -> None:
+    unknown = [name for name in REQUIRED if name not in MAKERS]
+    if unknown:
+        raise pytest.UsageError(f"REQUIRE_RUNTIMES names {', '.join(unknown)}; there are {', '.join(MAKERS)}")
+
+
+def unavailable(name: str, why: object) -> None:
+    """Skip what needs a runtime that is not here; fail if it is required."""
+    if name in REQUIRED:
+        pytest.fail(f"the runtime {name} is required and is not here: {why}")
+    pytest.skip(f"the runtime {name} is not here: {why}")
+
+
+@pytest.fixture(scope="session")
+def root() -> GuestRoot:
+    try:
+        return guest_root.load(DATA_FOLDER / "guest-root")
+    except SpillboxError as why:
+        unavailable("nsjail", why)
+        raise
+
+
+@pytest.fixture(scope="session", params=MAKERS)
+def runtime(request: pytest.FixtureRequest, root: GuestRoot) -> Runtime:
+    """Every runtime that this machine has."""
+    try:
+        return MAKERS[request.param](root)
+    except SpillboxError as why:
+        unavailable(request.param, why)
+        raise
+
+
+@pytest.fixture(scope="session")
+def has_cgroups(runtime: Runtime) -> bool:
+    return not any("control groups" in warning for warning in runtime.warnings)
+
+
+@pytest.fixture
+def workspaces(tmp_path: Path) -> Iterator[Workspaces]:
+    tmp_path.chmod(0o755)
+    yield Workspaces(tmp_path / "workspaces")
+
+
+@pytest.fixture
+def workspace(workspaces: Workspaces) -> Workspace:
+    return workspaces.open("w")
+
+
+@pytest.fixture
+def run(runtime: Runtime, workspace: Workspace) -> Run:
+    """Run a script's text in the one workspace: ``await run("print(1)", "argument", wall_seconds=5)``."""
+    return runner(runtime, workspace)
+
+
+def runner(runtime: Runtime, workspace: Workspace) -> Run:
+    async def run_text(
+        code: str | bytes, *arguments: str, name: str = "scripts/script.py", on_output: Any = None, **limits: Any
+    ) -> Execution:
+        workspace.write(name, code if isinstance(code, bytes) else code.encode())
+        job = Job(script_path=f"/workspace/{name}", arguments=arguments, limits=Limits(**limits))
+        return await runtime.run(job, workspace, run_id="r", on_output=on_output)
+
+    return run_text
+
+
+@pytest.fixture
+async def toolbox(root: GuestRoot, tmp_path: Path) -> AsyncIterator[Toolbox]:
+    async with make_toolbox(root, tmp_path) as box:
+        yield box
+
+
+def make_toolbox(root: GuestRoot, folder: Path, *, limits: Limits | None = None, **settings: Any) -> Toolbox:
+    """A toolbox over a folder, with jailed runs."""
+    return Toolbox(
+        workspaces=Workspaces(folder / "workspaces", limits=limits or Limits()),
+        runtime=NsjailRuntime(root),
+        records=Records.in_folder(folder),
+        libraries=root.libraries,
+        python_version=root.python_version,
+        **settings,
+    )
