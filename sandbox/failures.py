@@ -146,8 +146,7 @@ def _no_stdin(report: GuestReport, _: Surroundings) -> str | None:
 
 
 def _no_network(report: GuestReport, _: Surroundings) -> str | None:
-    refused = report.errno in (errno.ENETUNREACH, errno.ECONNREFUSED, errno.EAI_AGAIN if hasattr(errno, "EAI_AGAIN") else -3)
-    if report.type in ("socket.gaierror", "urllib.error.URLError") or (refused and report.type != "FileNotFoundError"):
+    if report.type in ("socket.gaierror", "urllib.error.URLError") or report.errno in (errno.ENETUNREACH, errno.ECONNREFUSED):
         return "There is no network in the sandbox, by design. Fetch the data with another tool; its result is a file here."
     return None
 
@@ -173,6 +172,12 @@ def _missing_file(report: GuestReport, around: Surroundings) -> str | None:
 def _read_only(report: GuestReport, _: Surroundings) -> str | None:
     if report.errno in (errno.EROFS, errno.EACCES, errno.EPERM) and report.name.startswith(("/", "results", "errors")):
         return "Only /workspace (but not its results/ and errors/) and /tmp can be written. Write to another folder."
+    return None
+
+
+def _across_mounts(report: GuestReport, _: Surroundings) -> str | None:
+    if report.errno == errno.EXDEV:
+        return "/workspace, /tmp and the read-only folders are different file systems: use shutil.move or shutil.copy."
     return None
 
 
@@ -242,6 +247,7 @@ _RULES: tuple[Hint, ...] = (
     _missing_library,
     _fit_text,
     _missing_file,
+    _across_mounts,
     _full_disk,
     _read_only,
     _too_deep,

@@ -1,0 +1,306 @@
+"""A script behaves as with `python script.py`, and what it leaves is taken faithfully. The same for every runtime."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from sandbox.job import Status
+from sandbox.workspace import Workspace
+from tests.conftest import Run
+
+
+@pytest.mark.case("R12")
+async def test_nothing_of_one_run_is_seen_by_the_next(run: Run) -> None:
+    first = await run(
+        "import os\n"
+        "for place in ('/tmp/left', '/dev/shm/left'): open(place, 'w').close()\n"
+        "os.makedirs('/workspace/scripts/__pycache__')\n"
+        "open('/workspace/scripts/__pycache__/helper.cpython-311.pyc', 'wb').write(b'poison')\n"
+        "import json; json.dumps = None\n"
+        "try: open(json.__file__, 'a')\nexcept OSError as fault: print('refused', fault.errno in (13, 30))"
+    )
+    assert first.stdout.text == "refused True\n"
+    second = await run(
+        "import os, json, glob\n"
+        "print(os.listdir('/tmp'), os.listdir('/dev/shm'), json.dumps([1]), glob.glob('/workspace/**/__pycache__', recursive=True))"
+    )
+    assert second.stdout.text == "[] [] [1] []\n"
+
+
+@pytest.mark.case("R14")
+async def test_every_file_is_listed_under_its_own_name(run: Run, workspace: Workspace) -> None:
+    names = ["with space.txt", "über-naïve 'q\" \\x41.txt", "_hidden.txt", ".dot", "code_0.py", "a/same.txt", "b/same.txt"]
+    done = await run(
+        f"import os\nfor n in {names!r}:\n"
+        "  os.makedirs(os.path.dirname(n) or '.', exist_ok=True); open(n, 'w').write(n)\n"
+        "open(b'bad-\\xff\\\\.txt', 'w').write('bytes')"
+    )
+    assert done.status is Status.SUCCEEDED
+    listed = {change.path for change in done.files}
+    assert listed == {n.replace("\\x41", "\\x5cx41") for n in names} | {"bad-\\xff\\x5c.txt"}
+    for path in listed:
+        content = workspace.read_bytes(path).decode()
+        assert content in (*names, "bytes")
+    assert workspace.read_bytes("bad-\\xff\\x5c.txt") == b"bytes"
+
+
+@pytest.mark.case("R15", "D9")
+async def test_every_new_or_changed_file_is_listed_and_no_unchanged_one(run: Run, workspace: Workspace) -> None:
+    for name in ("same.txt", "touched.txt", "mapped.bin", "gone.txt", "moved.txt", "dir/inner.txt"):
+        workspace.write(name, b"0123456789")
+    done = await run(
+        "import mmap, os, pathlib, shutil, sqlite3, zipfile\n"
+        "pathlib.Path('sub/deep').mkdir(parents=True)\n"
+        "pathlib.Path('sub/deep/p.txt').write_text('x')\n"
+        "shutil.copy('same.txt', 'copy.txt')\n"
+        "with zipfile.ZipFile('z.zip', 'w') as z: z.write('same.txt')\n"
+        "db = sqlite3.connect('d.sqlite'); db.execute('create table t(a)'); db.commit()\n"
+        "os.rename('moved.txt', 'sub/moved.txt'); os.rename('dir', 'dir2'); os.unlink('gone.txt')\n"
+        "os.utime('touched.txt')\n"
+        "with open('mapped.bin', 'r+b') as f:\n"
+        "  m = mmap.mmap(f.fileno(), 10); m[0]; m[0:1] = b'X'; m.close()\n"
+        "for n in range(300): open(f'many{n}', 'w').write('m')\n"
+    )
+    changes = {change.path: change.change for change in done.files if not change.path.startswith("many")}
+    assert changes == {
+        "sub/deep/p.txt": "created", "copy.txt": "created", "z.zip": "created", "d.sqlite": "created",
+        "sub/moved.txt": "created", "moved.txt": "deleted", "gone.txt": "deleted", "mapped.bin": "modified",
+        "dir2/inner.txt": "created", "dir/inner.txt": "deleted",
+    }  # fmt: skip
+    assert sum(change.path.startswith("many") for change in done.files) == 300
+    assert workspace.read_bytes("mapped.bin") == b"X123456789"
+    assert not workspace.exists("gone.txt")
+    again = await run("print(open('sub/deep/p.txt').read(), open('dir2/inner.txt').read())")
+    assert again.stdout.text == "x 0123456789\n"
+    assert again.files == ()
+
+
+@pytest.mark.case("R16")
+async def test_deep_and_closed_folders_are_bounded_and_reported(run: Run, workspace: Workspace) -> None:
+    done = await run(
+        "import os\n"
+        "os.makedirs('closed/in'); open('closed/in/f', 'w').write('kept'); os.chmod('closed/in/f', 0); os.chmod('closed', 0)\n"
+        "for _ in range(1000): os.mkdir('d'); os.chdir('d')\n"
+    )
+    assert done.status is Status.SUCCEEDED
+    assert workspace.read_bytes("closed/in/f") == b"kept"
+    assert [skipped.reason for skipped in done.skipped] == ["more than 32 folders deep"]
+    assert any("not kept" in warning for warning in done.warnings)
+
+
+@pytest.mark.case("R17")
+@pytest.mark.parametrize(
+    ("code", "exit_code", "status"),
+    [
+        ("import sys; sys.exit(3)", 3, Status.FAILED),
+        ("import os; os._exit(3)", 3, Status.FAILED),
+        ("import sys; sys.exit('why')", 1, Status.FAILED),
+        ("raise SystemExit(-1)", 255, Status.FAILED),
+        ("raise SystemExit", 0, Status.SUCCEEDED),
+        ("1/0", 1, Status.FAILED),
+    ],
+)
+async def test_exit_codes_are_those_of_python(run: Run, code: str, exit_code: int, status: Status) -> None:
+    done = await run("open('ran.txt', 'a').write('x')\n" + code)
+    assert (done.exit_code, done.status) == (exit_code, status)
+    assert [change.bytes for change in done.files if change.path == "ran.txt"] == [1]
+
+
+@pytest.mark.case("R17")
+async def test_a_syntax_error_shows_its_line(run: Run) -> None:
+    done = await run("x = 1\ndef broken(:\n  pass")
+    assert done.error is not None
+    assert (done.error.type, done.error.path, done.error.line) == ("SyntaxError", "scripts/script.py", 2)
+    assert done.error.source_line == "def broken(:"
+    assert "Traceback" not in done.stderr.text
+
+
+@pytest.mark.case("R17")
+async def test_a_crash_of_the_interpreter_is_named(run: Run) -> None:
+    done = await run("import ctypes; ctypes.string_at(0)")
+    assert (done.status, done.signal, done.exit_code) == (Status.FAILED, "SIGSEGV", None)
+    assert done.error is not None
+    assert "invalid memory access" in done.error.summary
+
+
+@pytest.mark.case("R18")
+async def test_a_deep_recursion_keeps_the_users_innermost_frame(run: Run, workspace: Workspace) -> None:
+    done = await run("def down(n):\n    return down(n - 1) if n else 1 / 0\ndown(400)")
+    assert done.error is not None
+    assert done.error.type == "ZeroDivisionError"
+    assert "scripts/script.py, line 2, in down" in done.error.summary
+    assert "return down(n - 1) if n else 1 / 0" in done.error.summary
+    assert done.error.traceback_path is not None
+    assert b"line 3, in <module>" in workspace.read_bytes(done.error.traceback_path)
+
+
+@pytest.mark.case("R18")
+async def test_chained_and_grouped_and_huge_exceptions_stay_short_and_are_kept_whole(run: Run, workspace: Workspace) -> None:
+    chained = await run("try:\n    {}['key']\nexcept KeyError as e:\n    raise ValueError('outer') from e")
+    assert chained.error is not None
+    assert chained.error.summary.startswith("ValueError: outer\n  at scripts/script.py, line 4")
+    assert "KeyError: 'key'" in chained.error.summary
+    whole = workspace.read_bytes(chained.error.traceback_path or "")
+    assert b"direct cause" in whole
+
+    grouped = await run("raise ExceptionGroup('many', [ValueError('first'), TypeError('second')])")
+    assert grouped.error is not None
+    assert "ExceptionGroup: many (2 sub-exceptions)" in grouped.error.summary
+    assert "first of the group: ValueError: first" in grouped.error.summary
+    assert b"TypeError: second" in workspace.read_bytes(grouped.error.traceback_path or "")
+
+    huge = await run("class " + "Long" * 50 + "(Exception): pass\nraise " + "Long" * 50 + "('m' * 100_000)")
+    assert huge.error is not None
+    assert len(huge.error.summary) <= 1000
+    assert "(100,000 characters in all)" in huge.error.summary
+    assert "line 2" in huge.error.summary
+    assert huge.error.traceback_path in huge.error.summary
+    assert len(workspace.read_bytes(huge.error.traceback_path or "")) > 100_000
+
+
+async def test_no_frame_of_ours_shows(run: Run) -> None:
+    done = await run("import threading\ndef f(): 1/0\nt = threading.Thread(target=f); t.start(); t.join()\nf()")
+    assert "/opt/spillbox" not in done.stderr.text
+    assert "run_script" not in done.stderr.text
+
+
+async def test_a_traceback_is_kept_even_if_the_script_hides_it(run: Run, workspace: Workspace) -> None:
+    done = await run("import sys\nsys.excepthook = lambda *a: None\nsys.stderr = open('/dev/null', 'w')\n1/0")
+    assert done.error is not None
+    assert done.error.type == "ZeroDivisionError"
+    assert b"ZeroDivisionError: division by zero" in workspace.read_bytes(done.error.traceback_path or "")
+
+
+@pytest.mark.case("R19")
+async def test_a_script_may_shadow_a_library_and_read_itself(run: Run) -> None:
+    shadow = await run("import json\nprint(json.__file__ if hasattr(json, '__file__') else '', __name__)", name="json.py")
+    assert shadow.stdout.text == "/workspace/json.py json\n/workspace/json.py __main__\n"
+    library = await run("raise RuntimeError('mine')", name="openpyxl.py")
+    assert library.error is not None
+    assert library.error.message == "mine"
+    itself = await run("print(open(__file__).read() == open('scripts/script.py').read())")
+    assert itself.stdout.text == "True\n"
+
+
+async def test_the_script_sees_what_it_would_see_with_python(run: Run, tmp_path_factory: pytest.TempPathFactory) -> None:
+    code = (
+        "import sys\n"
+        "print(__name__, __spec__, __doc__, __package__, __builtins__.__name__, sys.argv[1:], sys.path[0] == __file__.rpartition('/')[0])\n"
+        "print(sorted(n for n in globals() if n not in ('sys', '__cached__')), sys.flags.utf8_mode, sys.stdin.read())\n"
+        "print(exit, quit, callable(help))\n"
+    )
+    done = await run(code, "x")
+    folder = tmp_path_factory.mktemp("bare")
+    (folder / "script.py").write_text(code)
+    bare = subprocess.run(
+        [sys.executable, "-X", "utf8", str(folder / "script.py"), "x"], capture_output=True, text=True, check=True,
+        stdin=subprocess.DEVNULL,
+    )  # fmt: skip
+    assert done.stdout.text == bare.stdout
+
+
+async def test_what_happens_at_the_end_of_a_script_happens(run: Run, workspace: Workspace) -> None:
+    done = await run(
+        "import atexit, threading, time\n"
+        "atexit.register(print, 'atexit')\n"
+        "threading.Thread(target=lambda: (time.sleep(0.2), print('thread'))).start()\n"
+        "f = open('unflushed.txt', 'w'); f.write('flushed')\n"
+        "class D:\n  def __del__(self): print('del')\n"
+        "d = D(); cycle = []; cycle.append(cycle)\n"
+        "print('main')"
+    )
+    assert done.stdout.text == "main\nthread\natexit\ndel\n"
+    assert workspace.read_bytes("unflushed.txt") == b"flushed"
+
+
+@pytest.mark.case("R24")
+@pytest.mark.parametrize("module", ["numpy", "pandas", "requests"])
+async def test_a_missing_library_is_told_with_what_is_there(run: Run, module: str) -> None:
+    done = await run(f"import {module}")
+    assert done.error is not None
+    assert done.error.type == "ModuleNotFoundError"
+    assert "openpyxl 3" in (done.error.hint or "")
+    assert "python-docx 1" in (done.error.hint or "")
+
+
+@pytest.mark.case("R25")
+async def test_every_standard_module_that_imports_here_imports_there(run: Run) -> None:
+    code = (
+        "import importlib, json, sys, warnings\n"
+        "warnings.simplefilter('ignore')\n"
+        "failed = {}\n"
+        "for name in sorted(sys.stdlib_module_names - {'antigravity', 'this', 'idlelib'}):\n"
+        "  try: importlib.import_module(name)\n"
+        "  except Exception as e: failed[name] = type(e).__name__\n"
+        "print(json.dumps(failed))"
+    )
+    here = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = await run(code)
+    assert set(json.loads(done.stdout.text)) <= set(json.loads(here.stdout))
+
+
+@pytest.mark.case("R25")
+async def test_the_ordinary_means_of_a_script_work(run: Run) -> None:
+    done = await run(
+        "import asyncio, concurrent.futures, datetime, multiprocessing, sqlite3, subprocess, sys, tempfile, threading, zoneinfo\n"
+        "if __name__ == '__main__':\n"
+        "  with multiprocessing.Pool(2) as pool: print(pool.map(abs, [-1, -2]))\n"
+        "  with multiprocessing.get_context('spawn').Pool(1) as pool: print(pool.map(abs, [-3]))\n"
+        "  with concurrent.futures.ThreadPoolExecutor(4) as pool: print(sum(pool.map(abs, range(10))))\n"
+        "  print(asyncio.run(asyncio.sleep(0, 'slept')))\n"
+        "  print(datetime.datetime(2024, 7, 1, tzinfo=zoneinfo.ZoneInfo('Asia/Seoul')).isoformat())\n"
+        "  print(sqlite3.connect(':memory:').execute('select 1 + 1').fetchone())\n"
+        "  with tempfile.NamedTemporaryFile() as f: print(f.name.startswith('/tmp/'))\n"
+        "  print(subprocess.run([sys.executable, '-c', 'import openpyxl; print(6)'], capture_output=True, text=True).stdout)\n"
+    )
+    assert done.stderr.text == ""
+    assert done.stdout.text == (
+        "[1, 2]\n[3]\n45\nslept\n2024-07-01T00:00:00+09:00\n(2,)\nTrue\n6\n\n"
+    )  # fmt: skip
+
+
+async def test_random_seeds_differ_between_runs(run: Run) -> None:
+    code = "import random, os, uuid; print(random.random(), os.urandom(8), uuid.uuid4())"
+    assert (await run(code)).stdout.text != (await run(code)).stdout.text
+
+
+@pytest.mark.case("D6", "D8")
+@pytest.mark.parametrize(
+    ("code", "cure"),
+    [
+        ("import docx\ndocx.Document().add_picture('https://example.com/a.png')", "takes a file, not a URL"),
+        ("import docx\nopen('a.svg', 'w').write('<svg/>')\ndocx.Document().add_picture('a.svg')", "PNG, JPEG"),
+        (
+            "import pptx\nfrom PIL import Image\nImage.new('RGB', (2, 2)).save('a.webp')\np = pptx.Presentation()\n"
+            "p.slides.add_slide(p.slide_layouts[6]).shapes.add_picture('a.webp', 0, 0)",
+            "PNG, JPEG",
+        ),
+        ("import docx\ndocx.Document().add_table(1, 1).style = 'No Such Style'", "Table Grid"),
+        (
+            "import pptx\np = pptx.Presentation()\ns = p.slides.add_slide(p.slide_layouts[0]).shapes.title\n"
+            "s.text = 'x'\ns.text_frame.fit_text()",
+            "font.size",
+        ),
+        ("open('reslts/a.json')", "list_files"),
+        ("open('scripts/scrpt.py')", "scripts/script.py"),
+        ("import os\nos.rename('scripts/script.py', '/tmp/x')", "shutil.move"),
+        ("import urllib.request\nurllib.request.urlopen('http://example.com')", "no network"),
+    ],
+)
+async def test_common_mistakes_get_a_hint_that_names_the_cure(run: Run, code: str, cure: str) -> None:
+    done = await run(code)
+    assert done.error is not None
+    assert cure in (done.error.hint or ""), done.error.summary
+
+
+@pytest.mark.case("D6")
+async def test_a_slow_word_table_is_stopped_with_the_cure_and_the_cure_is_fast(run: Run) -> None:
+    make = "import docx\nt = docx.Document().add_table(400, 7)\n"
+    slow = await run(make + "for i in range(400):\n  for j in range(7): t.cell(i, j).text = 'x'", wall_seconds=3)
+    assert slow.status is Status.TIMED_OUT
+    assert slow.error is not None
+    assert "row.cells" in (slow.error.hint or "")
+    fast = await run(make + "for row in t.rows:\n  for cell in row.cells: cell.text = 'x'")
+    assert fast.status is Status.SUCCEEDED

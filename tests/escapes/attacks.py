@@ -1,0 +1,224 @@
+"""Attacks of a script on its jail. Each prints HELD, or ESCAPED with what it reached, and nothing else on stdout.
+
+Every attack has a control: a jail with the one wall taken out that should stop it, in which it must print ESCAPED. An
+attack that can't succeed anywhere would prove nothing.
+"""
+
+import platform
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandbox.runtimes.nsjail import CONFIG_FILE
+
+# Numbers of system calls differ between processors.
+_NUMBERS = {
+    "x86_64": {
+        "ptrace": 101, "mount": 165, "umount2": 166, "unshare": 272, "setns": 308, "keyctl": 250, "bpf": 321, "userfaultfd": 323,
+        "io_uring_setup": 425, "process_vm_readv": 310, "perf_event_open": 298, "memfd_create": 319, "clone3": 435,
+        "open_by_handle_at": 304, "pidfd_open": 434, "pidfd_getfd": 438, "fsopen": 430, "open_tree": 428, "chroot": 161,
+        "pivot_root": 155, "execveat": 322, "seccomp": 317, "init_module": 175, "kexec_load": 246, "swapon": 167,
+        "setuid": 105, "add_key": 248, "modify_ldt": 154,
+    },
+    "aarch64": {
+        "ptrace": 117, "mount": 40, "umount2": 39, "unshare": 97, "setns": 268, "keyctl": 219, "bpf": 280, "userfaultfd": 282,
+        "io_uring_setup": 425, "process_vm_readv": 270, "perf_event_open": 241, "memfd_create": 279, "clone3": 435,
+        "open_by_handle_at": 265, "pidfd_open": 434, "pidfd_getfd": 438, "fsopen": 430, "open_tree": 428, "chroot": 51,
+        "pivot_root": 41, "execveat": 281, "seccomp": 277, "init_module": 105, "kexec_load": 104, "swapon": 224,
+        "setuid": 146, "add_key": 217,
+    },
+}  # fmt: skip
+NUMBERS = _NUMBERS[platform.machine()]
+
+NO_FILTER = {"seccomp": "ALLOW {} DEFAULT ALLOW"}
+
+
+def config(*, without: str = "", extra: str = "") -> str:
+    """The jail's reviewed configuration with one line changed to false, or with a mount more."""
+    text = CONFIG_FILE.read_text()
+    if without:
+        assert f"{without}: true" in text
+        text = text.replace(f"{without}: true", f"{without}: false")
+    return text + extra
+
+
+@dataclass(frozen=True)
+class Attack:
+    """A script, and what the jail must lose for it to succeed."""
+
+    name: str
+    code: str
+    cases: tuple[str, ...]
+    walls: dict[str, Any] = field(default_factory=dict)
+    """Fields of `Walls` that differ in the control."""
+    config: str | None = None
+    """The configuration of the control, if it differs."""
+
+
+_HEAD = "import ctypes, os, socket, sys\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+
+
+def _system_call(name: str, arguments: str = "0, 0, 0, 0, 0", *, also: str = "") -> Attack:
+    """Whether the kernel's own code for a call is reached: the filter answers ENOSYS or EPERM, or ends the process."""
+    return Attack(
+        name=f"the system call {name}",
+        code=_HEAD
+        + f"{also}r = libc.syscall({NUMBERS[name]}, {arguments})\ne = ctypes.get_errno() if r < 0 else 0\n"
+        + "print('HELD' if e == 38 else f'ESCAPED: reached the kernel, errno {e}')",
+        cases=("R10",),
+        walls=NO_FILTER,
+    )
+
+
+# Calls that end the process with SIGSYS: with the filter out, the kernel answers them.
+FATAL_CALLS = tuple(
+    _system_call(name)
+    for name in NUMBERS
+    if name not in ("clone3", "pidfd_open", "chroot", "execveat", "init_module", "kexec_load", "unshare", "mount")
+)
+FATAL_WITH_ARGUMENTS = (
+    _system_call("unshare", "0x10000000, 0, 0, 0, 0"),
+    _system_call("mount", "b'none', b'/tmp', b'tmpfs', 0, 0"),
+    _system_call("chroot", "b'/tmp', 0, 0, 0, 0"),
+    _system_call("execveat", "-1, b'', 0, 0, 0"),
+    _system_call("init_module", "0, 0, b'', 0, 0"),
+    _system_call("kexec_load", "0, 0, 0, 0, 0"),
+)
+ANSWERED_CALLS = (_system_call("clone3", "0, 0, 0, 0, 0"),)
+
+_CONNECT = (
+    _HEAD + "def reach(family, address):\n"
+    "  s = socket.socket(family); s.settimeout(3)\n"
+    "  try: s.connect(address)\n"
+    "  except OSError as fault: return family != socket.AF_UNIX and fault.errno == 111  # refused by a host that was reached\n"
+    "  return True\n"
+)
+
+
+def _network(name: str, probe: str) -> Attack:
+    return Attack(
+        name=name,
+        code=_CONNECT
+        + f"try: reached = {probe}\nexcept OSError: reached = False\n"
+        + "print('ESCAPED: reached it' if reached else 'HELD')",
+        cases=("R9",),
+        walls=NO_FILTER,
+        config=config(without="clone_newnet"),
+    )
+
+
+NETWORK = (
+    _network("a port on the host's loopback", "reach(socket.AF_INET, ('127.0.0.1', int(sys.argv[1])))"),
+    _network("an abstract socket of the host", "reach(socket.AF_UNIX, chr(0) + sys.argv[2])"),
+)
+
+SOCKET_FAMILIES = tuple(
+    Attack(
+        name=f"a socket of the family {name}",
+        code=_HEAD + f"try:\n  socket.socket({number}, socket.{kind}); print('ESCAPED: made one')\n"
+        "except OSError as f: print('HELD' if f.errno == 101 else f'ESCAPED: reached the kernel, errno {f.errno}')",
+        cases=("R9", "R10"),
+        walls=NO_FILTER,
+    )
+    for name, number, kind in (
+        ("INET", 2, "SOCK_STREAM"), ("INET6", 10, "SOCK_STREAM"), ("NETLINK", 16, "SOCK_RAW"),
+        ("VSOCK", 40, "SOCK_STREAM"), ("ALG", 38, "SOCK_SEQPACKET"), ("PACKET", 17, "SOCK_RAW"),
+    )
+)  # fmt: skip
+
+_HOST_PROC = config(without="clone_newpid").replace(
+    'mount { dst: "/proc" fstype: "proc" rw: false nosuid: true nodev: true noexec: true }',
+    'mount { src: "/proc" dst: "/proc" is_bind: true }',
+)
+assert "is_bind: true }" in _HOST_PROC
+
+PROCESSES = (
+    Attack(
+        name="a process outside the jail is seen",
+        code=_HEAD + "pids = sorted(int(n) for n in os.listdir('/proc') if n.isdigit())\n"
+        "print('HELD' if pids == [1, os.getpid()] else f'ESCAPED: {pids[:20]}')",
+        cases=("R10", "R11"),
+        config=_HOST_PROC,
+    ),
+    Attack(
+        name="a signal to a process outside the jail",
+        code=_HEAD + "try: os.kill(int(sys.argv[3]), 0); print('ESCAPED: it is there')\n"
+        "except ProcessLookupError: print('HELD')\nexcept PermissionError: print('ESCAPED: it is there')",
+        cases=("R10",),
+        config=_HOST_PROC,
+    ),
+    Attack(
+        name="shared memory of the host",
+        code=_HEAD + "print('HELD' if len(open('/proc/sysvipc/shm').readlines()) == 1 else 'ESCAPED: there is a segment')",
+        cases=("R11",),
+        config=config(without="clone_newipc"),
+    ),
+    Attack(
+        name="the name of the host",
+        code=_HEAD + "print('HELD' if os.uname().nodename == 'spillbox' else f'ESCAPED: {os.uname().nodename}')",
+        cases=("R11",),
+        config=config(without="clone_newuts").replace('hostname: "spillbox"', ""),
+    ),
+)
+
+_SEARCH = (
+    _HEAD + "found = []\n"
+    "for top, folders, files in os.walk('/'):\n"
+    "  if top in ('/proc', '/usr', '/opt'): folders[:] = []; continue\n"
+    "  for f in files:\n"
+    "    p = os.path.join(top, f)\n"
+    "    if p.startswith('/workspace/scripts') or not os.path.isfile(p): continue\n"
+    "    try: data = open(p, 'rb').read(100_000)\n"
+    "    except OSError: continue\n"
+    "    if sys.argv[4].encode() in data: found.append(p)\n"
+    "print(f'ESCAPED: {found}' if found else 'HELD')"
+)
+FILES_NEED_MOUNT = (
+    Attack(name="a file of another workspace, or a secret of the service", code=_SEARCH, cases=("R11",)),
+)
+ENVIRONMENT = Attack(
+    name="the service's environment",
+    code=_HEAD + "seen = ''.join(f'{k}={v}' for k, v in os.environ.items())\n"
+    "try: seen += open('/proc/1/environ').read()\nexcept OSError: pass\n"
+    "seen += open('/proc/self/environ').read()\n"
+    "print('ESCAPED' if sys.argv[4] in seen else 'HELD')",
+    cases=("R11",),
+)
+WRITES = tuple(
+    Attack(
+        name=f"a write to {place}",
+        code=_HEAD + f"try:\n  open({place + '/attack'!r}, 'w').write('x'); print('ESCAPED: written')\nexcept OSError: print('HELD')",
+        cases=("R8",),
+        config=config(extra=f'\nmount {{ dst: "{place}" fstype: "tmpfs" rw: true }}\n'),
+    )
+    for place in ("/etc", "/usr/share", "/opt/venv/lib")
+)
+
+PROCESS_ONE = Attack(
+    name="the memory, descriptors or end of process 1",
+    code=_HEAD + "reached = []\n"
+    "for path in ('/proc/1/mem', '/proc/1/maps', '/proc/1/environ'):\n"
+    "  try: open(path, 'rb').read(1); reached.append(path)\n  except OSError as f:\n"
+    "    if f.errno == 5: reached.append(path)\n"
+    "try: reached += os.listdir('/proc/1/fd')\nexcept OSError: pass\n"
+    "try: os.kill(1, 9)\nexcept OSError: pass\n"
+    "import time; time.sleep(0.2)\n"
+    "print(f'ESCAPED: {reached}' if reached else 'HELD')",
+    cases=("R10", "R11"),
+)
+DESCRIPTORS = Attack(
+    name="a descriptor that was not given",
+    code=_HEAD + "fds = sorted(int(n) for n in os.listdir('/proc/self/fd'))[:-1]\n"
+    "targets = [os.readlink(f'/proc/self/fd/{n}') for n in fds]\n"
+    "print('HELD' if fds == [0, 1, 2] and targets[0] == '/dev/null' and all(t.startswith('pipe:') for t in targets[1:])\n"
+    "      else f'ESCAPED: {targets}')",
+    cases=("R11",),
+)
+PRIVILEGES = Attack(
+    name="a capability, or a gain of privileges by exec",
+    code=_HEAD + "s = dict(l.split(':', 1) for l in open('/proc/self/status').read().splitlines())\n"
+    "caps = [s[k].strip() for k in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb')]\n"
+    "held = set(caps) == {'0' * 16} and s['NoNewPrivs'].strip() == '1' and s['Seccomp'].strip() == '2' and os.getuid() == 1000\n"
+    "print('HELD' if held else f'ESCAPED: {caps}')",
+    cases=("R10",),
+    config=config().replace("keep_caps: false", "keep_caps: true"),
+)
