@@ -3,6 +3,7 @@
 REQUIRE_RUNTIMES=nsjail,… turns the skip of a missing runtime into a failure.
 """
 
+import asyncio
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
@@ -55,13 +56,15 @@ def root() -> GuestRoot:
 
 
 @pytest.fixture(scope="session", params=MAKERS)
-def runtime(request: pytest.FixtureRequest, root: GuestRoot) -> Runtime:
+def runtime(request: pytest.FixtureRequest, root: GuestRoot) -> Iterator[Runtime]:
     """Every runtime that this machine has."""
     try:
-        return MAKERS[request.param](root)
+        made = MAKERS[request.param](root)
     except SpillboxError as why:
         unavailable(request.param, why)
         raise
+    yield made
+    asyncio.run(made.close())
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ been run against a folder of plain files only, never against a kernel.
 """
 
 import errno
+import itertools
 import os
 import time
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 _PREFIX = "spillbox-"
+_numbers = itertools.count()
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")
 
@@ -48,6 +50,9 @@ class CgroupHost(Protocol):
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> RunCgroup:
         """A new group with these limits; no swap."""
+
+    def close(self) -> None:
+        """Remove the group that the runs' groups were in."""
 
 
 class NoCgroups(Exception):
@@ -89,9 +94,10 @@ class _Version1:
         if missing := [c for c in self._NEEDED if c not in points]:
             raise NoCgroups(f"no controller {', '.join(missing)}")
         self._tops = {}
+        name = _new_name()
         for controller in self._NEEDED:
             inside = points[controller] / paths.get(controller, "")
-            self._tops[controller] = (inside if inside.is_dir() else points[controller]) / f"{_PREFIX}{os.getpid()}"
+            self._tops[controller] = (inside if inside.is_dir() else points[controller]) / name
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> "_Run1":
         folders = {controller: top / name for controller, top in self._tops.items()}
@@ -111,6 +117,10 @@ class _Version1:
     def reap(self) -> None:
         for top in self._tops.values():
             _reap(top.parent)
+
+    def close(self) -> None:
+        for top in dict.fromkeys(self._tops.values()):
+            _remove(top)
 
 
 class _Run1:
@@ -147,7 +157,7 @@ class _Version2:
         available = (base / "cgroup.controllers").read_text().split()
         if missing := [c for c in ("memory", "pids") if c not in available]:
             raise NoCgroups(f"no controller {', '.join(missing)} delegated to {base}")
-        self._top = base / f"{_PREFIX}{os.getpid()}"
+        self._top = base / _new_name()
         self._top.mkdir(exist_ok=True)
         try:
             _write(base / "cgroup.subtree_control", "+memory +pids")
@@ -173,6 +183,9 @@ class _Version2:
 
     def reap(self) -> None:
         _reap(self._top.parent)
+
+    def close(self) -> None:
+        _remove(self._top)
 
 
 class _Run2:
@@ -209,10 +222,15 @@ def _write(file: Path, text: str) -> None:
     file.write_text(text)
 
 
+def _new_name() -> str:
+    """Of a service's group: with the process's id, so that a later service knows whether it is orphaned."""
+    return f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
+
+
 def _reap(parent: Path) -> None:
     """Remove the groups of services that are no more, with every process left in them."""
     for top in parent.glob(f"{_PREFIX}[0-9]*"):
-        if not Path(f"/proc/{top.name.removeprefix(_PREFIX)}").exists():
+        if not Path(f"/proc/{top.name.split('-')[1]}").exists():
             for folder in [*(f for f in top.iterdir() if f.is_dir()), top]:
                 _remove(folder)
 

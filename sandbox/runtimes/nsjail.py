@@ -135,7 +135,8 @@ class NsjailRuntime:
         )  # fmt: skip
 
     async def close(self) -> None:
-        """Nothing is kept between runs."""
+        if self._cgroups is not None:
+            self._cgroups.close()
 
 
 def guest_identity() -> Identity:

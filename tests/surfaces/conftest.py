@@ -1,0 +1,81 @@
+"""The same calls over every surface: HTTP, and the library."""
+
+import json
+import socket
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import uvicorn
+
+from api.app import create_app
+from api.settings import Settings
+from sandbox.errors import SpillboxError
+from sandbox.guest_root import GuestRoot
+from tests.conftest import make_toolbox
+
+CallTool = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""Tool, workspace, arguments; the answer, or ``{"code": …, "detail": …}``."""
+
+
+@contextmanager
+def serving(root: GuestRoot, folder: Path, **settings: Any) -> Iterator[str]:
+    """A real server on a free port of loopback; gives its base URL."""
+    chosen = Settings(data_dir=folder, **settings)
+    limits = {"limits": chosen.limits, "slots": chosen.slots, "queue_length": chosen.queue_length}
+    app = create_app(chosen, toolbox=lambda: make_toolbox(root, folder, **limits))
+    listener = socket.create_server(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive(), "the server did not start"
+            time.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listener.close()
+
+
+@pytest.fixture
+def base_url(root: GuestRoot, tmp_path: Path) -> Iterator[str]:
+    with serving(root, tmp_path) as url:
+        yield url
+
+
+@pytest.fixture
+def http(base_url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=base_url, timeout=60) as client:
+        yield client
+
+
+@pytest.fixture(params=["http", "library"])
+async def call_tool(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: Path) -> AsyncIterator[CallTool]:
+    """Call a tool over one surface."""
+    if request.param == "http":
+        with serving(root, tmp_path) as url:
+            async with httpx.AsyncClient(base_url=url, timeout=60) as client:
+
+                async def over_http(tool: str, workspace: str, arguments: dict[str, Any]) -> dict[str, Any]:
+                    answer = await client.post(f"/v1/workspaces/{workspace}/tools/{tool}", content=json.dumps(arguments))
+                    body: dict[str, Any] = answer.json()
+                    return body
+
+                yield over_http
+    else:
+        async with make_toolbox(root, tmp_path) as box:
+
+            async def in_process(tool: str, workspace: str, arguments: dict[str, Any]) -> dict[str, Any]:
+                try:
+                    return (await box.call(tool, workspace, arguments)).model_dump(mode="json")
+                except SpillboxError as fault:
+                    return {"code": fault.code, "detail": str(fault)}
+
+            yield in_process

@@ -1,0 +1,282 @@
+"""What only HTTP has: files, records, streams, ids, keys, problems."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from sandbox.guest_root import GuestRoot
+from sandbox.records import Records, State
+from tests.conftest import DATA_FOLDER
+from tests.surfaces.conftest import serving
+
+FILES = "/v1/workspaces/w/files"
+
+
+def test_files_go_in_and_come_out_byte_for_byte(http: httpx.Client) -> None:
+    content = bytes(range(256)) * 5000
+    put = http.put(f"{FILES}/data/b in.bin", content=iter([content[:1000], content[1000:]]))
+    assert (put.status_code, put.json()["bytes"]) == (200, len(content))
+    got = http.get(f"{FILES}/data/b%20in.bin")
+    assert got.content == content
+    assert got.headers["content-disposition"] == "attachment; filename*=UTF-8''b%20in.bin"
+    assert got.headers["x-content-type-options"] == "nosniff"
+    part = http.get(f"{FILES}/data/b in.bin", headers={"Range": "bytes=10-19"})
+    assert (part.status_code, part.content) == (206, content[10:20])
+    assert http.delete(f"{FILES}/data/b in.bin").json()["change"] == "deleted"
+    assert http.get(f"{FILES}/data/b in.bin").json()["code"] == "not_found"
+
+
+@pytest.mark.case("R14")
+def test_any_file_name_is_downloadable_under_its_own_name(http: httpx.Client) -> None:
+    code = "for n in (b'\\xff.txt', 'é\"1\\'.txt'.encode(), b'_x', b'.dot', b'code', b'c:\\\\x'): open(n, 'w').write('x')"
+    ran = http.post("/v1/workspaces/w/tools/run_python", json={"code": code}).json()
+    assert len(ran["files"]) == 6
+    for change in ran["files"]:
+        got = http.get(f"{FILES}/{httpx.URL('/').copy_with(path='/' + change['path']).raw_path.decode()[1:]}")
+        assert got.text == "x", change
+    raw = http.get(f"{FILES}/%FF.txt")
+    assert raw.text == "x"
+    assert raw.headers["content-disposition"] == "attachment; filename*=UTF-8''%FF.txt"
+    accented = http.get(f"{FILES}/%C3%A9%221'.txt")
+    assert accented.headers["content-disposition"] == "attachment; filename*=UTF-8''%C3%A9%221%27.txt"
+
+
+@pytest.mark.case("R26")
+@pytest.mark.parametrize("name", ["%2e%2e/x", "..%2Fx", "%2Fabs", "a%2F%2Fb", "x/", "n%00l", "n" * 300, "scripts"])
+def test_a_bad_upload_name_is_refused_and_nothing_is_written(http: httpx.Client, tmp_path: Path, name: str) -> None:
+    http.get(FILES)
+    before = sorted(tmp_path.rglob("*"))
+    answer = http.put(f"{FILES}/{name}", content=b"x")
+    assert answer.status_code in (400, 404), answer.text
+    assert answer.headers["content-type"] == "application/problem+json"
+    if answer.status_code == 400:
+        assert answer.json()["code"] == "invalid_path"
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_an_upload_over_the_limit_is_refused_and_the_old_file_stays(root: GuestRoot, tmp_path: Path) -> None:
+    with serving(root, tmp_path, limits={"file_bytes": 1 << 20, "workspace_bytes": 3 << 20}) as url:
+        with httpx.Client(base_url=url) as http:
+            http.put(f"{FILES}/a", content=b"old")
+            over = http.put(f"{FILES}/a", content=b"x" * ((1 << 20) + 1))
+            assert (over.status_code, over.json()["code"]) == (413, "too_large")
+            assert http.get(f"{FILES}/a").content == b"old"
+            codes = [http.put(f"{FILES}/f{n}", content=b"x" * (1 << 20)).status_code for n in range(4)]
+            assert codes == [200, 200, 413, 413]
+            # The quota is also the run's.
+            ran = http.post("/v1/workspaces/w/tools/run_python", json={"code": "open('g', 'wb').write(bytes(1 << 20))"})
+            assert ran.json()["status"] == "disk_full"
+
+
+def test_tools_are_ready_to_hand_to_a_model(http: httpx.Client) -> None:
+    names = ["run_python", "list_files", "read_file", "write_file", "edit_file", "delete_file"]
+    assert [tool["name"] for tool in http.get("/v1/tools").json()] == names
+    openai = http.get("/v1/tools", params={"format": "openai"}).json()
+    assert [tool["function"]["name"] for tool in openai] == names
+    assert all(tool["type"] == "function" and "properties" in tool["function"]["parameters"] for tool in openai)
+    anthropic = http.get("/v1/tools", params={"format": "anthropic"}).json()
+    assert all(set(tool) == {"name", "description", "input_schema"} for tool in anthropic)
+    described = openai[0]["function"]["description"]
+    assert "30 s, 512 MiB" in described
+    assert "python-docx 1" in described
+    assert http.get("/docs").status_code == 200
+    assert "/v1/workspaces/{workspace}/tools/run_python" in http.get("/openapi.json").json()["paths"]
+
+
+def test_output_is_followed_while_the_run_goes_on(http: httpx.Client) -> None:
+    code = "import time\nprint('one')\ntime.sleep(1)\nprint('two')"
+    events: list[tuple[str, str, float]] = []
+    with http.stream(
+        "POST", "/v1/workspaces/w/tools/run_python", json={"code": code}, headers={"Accept": "text/event-stream"}
+    ) as answer:
+        name = ""
+        for line in answer.iter_lines():
+            if line.startswith("event: "):
+                name = line[7:]
+            elif line.startswith("data: "):
+                events.append((name, line[6:], time.monotonic()))
+    assert [name for name, _, _ in events] == ["stdout", "stdout", "result"]
+    assert json.loads(events[0][1]) == {"text": "one\n"}
+    assert events[1][2] - events[0][2] > 0.5
+    assert json.loads(events[2][1])["stdout"]["text"] == "one\ntwo\n"
+    with http.stream(
+        "POST", "/v1/workspaces/w/tools/run_python", json={"path": "none.py"}, headers={"Accept": "text/event-stream"}
+    ) as answer:
+        assert b'"code":"not_found"' in b"".join(answer.iter_bytes())
+
+
+def test_every_call_is_recorded(http: httpx.Client) -> None:
+    http.post("/v1/workspaces/w/tools/write_file", json={"path": "a", "content": "x" * 10_000})
+    http.post("/v1/workspaces/w/tools/run_python", json={"code": "print(1)"})
+    http.post("/v1/workspaces/w/tools/delete_file", json={"path": "nothing"})
+    http.post("/v1/workspaces/other/tools/list_files", json={})
+    records = http.get("/v1/workspaces/w/records").json()
+    assert [(record["tool"], record["status"]) for record in records] == [
+        ("delete_file", "not_found"), ("run_python", "succeeded"), ("write_file", "ok"),
+    ]  # fmt: skip
+    assert records[1]["answer"]["usage"]["wall_seconds"] > 0
+    assert records[2]["arguments"]["content"].endswith("… (10,000 characters)")
+    assert all(record["ended_at"] >= record["accepted_at"] for record in records)
+    one = http.get(f"/v1/workspaces/w/records/{records[1]['id']}")
+    assert one.json() == records[1]
+    assert http.get(f"/v1/workspaces/other/records/{records[1]['id']}").json()["code"] == "not_found"
+
+
+def test_the_same_id_is_done_once_and_answered_alike(http: httpx.Client) -> None:
+    call = {"code": "open('count', 'a').write('x'); print(open('count').read())"}
+    answers = [
+        http.post("/v1/workspaces/w/tools/run_python", json=call, headers={"Idempotency-Key": "key-1"}).json()
+        for _ in range(2)
+    ]
+    assert answers[0] == answers[1]
+    assert answers[0]["id"] == "key-1"
+    assert answers[0]["stdout"]["text"] == "x\n"
+    assert http.post("/v1/workspaces/w/tools/list_files", json={}, headers={"Idempotency-Key": "b d"}).status_code == 422
+    # Another conversation can't read an answer by its id.
+    other = http.post("/v1/workspaces/other/tools/run_python", json=call, headers={"Idempotency-Key": "key-1"})
+    assert other.json()["code"] == "not_found"
+
+
+@pytest.mark.case("R20")
+async def test_over_capacity_is_a_typed_busy(root: GuestRoot, tmp_path: Path) -> None:
+    with serving(root, tmp_path, slots=1, queue_length=1) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            post = [
+                http.post(f"/v1/workspaces/w{n}/tools/run_python", json={"code": "import time; time.sleep(1)"})
+                for n in range(4)
+            ]
+            answers = await asyncio.gather(*post)
+    codes = sorted(answer.status_code for answer in answers)
+    assert codes == [200, 200, 429, 429]
+    refused = next(answer for answer in answers if answer.status_code == 429)
+    assert refused.json()["code"] == "busy"
+    assert int(refused.headers["retry-after"]) > 0
+
+
+def test_errors_are_problem_details(http: httpx.Client) -> None:
+    for answer, status, code in (
+        (http.post("/v1/workspaces/w/tools/run_python", content=b"{"), 422, "invalid_arguments"),
+        (http.post("/v1/workspaces/w/tools/run_python", content=b"[]"), 422, "invalid_arguments"),
+        (http.post("/v1/workspaces/-w/tools/list_files", json={}), 400, "invalid_workspace"),
+        (http.get("/v1/nothing"), 404, "not_found"),
+        (http.get("/v1/tools", params={"format": "x"}), 422, "invalid_arguments"),
+        (http.patch("/v1/tools"), 405, "method_not_allowed"),
+    ):
+        problem = answer.json()
+        assert (answer.status_code, problem["status"], problem["code"]) == (status, status, code)
+        assert answer.headers["content-type"] == "application/problem+json"
+        assert set(problem) >= {"type", "title", "status", "detail", "code"}
+
+
+@pytest.mark.case("R27")
+def test_a_hostile_exception_is_valid_json(http: httpx.Client) -> None:
+    ran = http.post("/v1/workspaces/w/tools/run_python", json={"code": "raise ValueError('\\ud800\\x00\\x1b[31m')"})
+    assert ran.json()["error"]["message"] == "\\ud800\x00\x1b[31m"
+    again = http.get("/v1/workspaces/w/records")
+    assert again.status_code == 200
+
+
+@pytest.mark.case("R28")
+def test_readiness_says_what_is_weaker(http: httpx.Client) -> None:
+    ready = http.get("/readyz").json()
+    assert (ready["status"], ready["runtime"]) == ("ready", "nsjail")
+    ran = http.post("/v1/workspaces/w/tools/run_python", json={"code": "1"}).json()
+    assert ready["warnings"] == ran["warnings"]
+    assert http.get("/healthz").json() == {"status": "ok"}
+
+
+def test_a_key_is_asked_for_everywhere_but_for_health(root: GuestRoot, tmp_path: Path) -> None:
+    with serving(root, tmp_path, api_key="secret-key") as url, httpx.Client(base_url=url) as http:
+        for path in ("/v1/tools", "/docs", "/openapi.json", "/readyz", FILES, "/v1/workspaces/w/records"):
+            assert http.get(path).status_code == 401, path
+            assert http.get(path, headers={"Authorization": "Bearer wrong"}).json()["code"] == "unauthorized"
+            assert http.get(path, headers={"Authorization": "Bearer secret-key"}).status_code == 200, path
+        assert http.get("/healthz").status_code == 200
+
+
+def test_without_a_key_a_web_page_can_not_use_the_service(http: httpx.Client) -> None:
+    assert http.get("/v1/tools", headers={"Host": "evil.example"}).status_code == 403
+    assert http.get("/v1/tools", headers={"Origin": "https://evil.example"}).json()["code"] == "forbidden"
+    assert http.get("/v1/tools", headers={"Origin": "http://localhost:8750"}).status_code == 200
+
+
+@pytest.mark.case("R22")
+def test_a_killed_service_leaves_no_jail_and_its_run_is_recorded_as_interrupted(root: GuestRoot, tmp_path: Path) -> None:
+    (tmp_path / "guest-root").symlink_to((DATA_FOLDER / "guest-root").resolve())
+    with _service(tmp_path) as (process, url):
+        httpx.put(f"{url}{FILES}/kept.txt", content=b"kept")
+        code = "import time\nprint('begun')\nopen('half.txt', 'w').write('half')\ntime.sleep(3600.125)"
+        with httpx.stream(
+            "POST", f"{url}/v1/workspaces/w/tools/run_python", json={"code": code},
+            headers={"Accept": "text/event-stream", "Idempotency-Key": "cut"}, timeout=30,
+        ) as answer:  # fmt: skip
+            assert "begun" in next(line for line in answer.iter_lines() if line.startswith("data: "))
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+    deadline = time.monotonic() + 10
+    while _jails_of(tmp_path) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert _jails_of(tmp_path) == []
+    with _service(tmp_path) as (_, url):
+        record = httpx.get(f"{url}/v1/workspaces/w/records/cut").json()
+        assert record["state"] == State.INTERRUPTED
+        assert record["ended_at"] is not None
+        assert httpx.get(f"{url}{FILES}/kept.txt").content == b"kept"
+        ran = httpx.post(f"{url}/v1/workspaces/w/tools/run_python", json={"code": "import os; print(os.listdir('.'))"})
+        assert ran.json()["status"] == "succeeded"
+        assert "half.txt" not in ran.json()["stdout"]["text"]
+    for groups in Path("/sys/fs/cgroup").glob("*/spillbox-[0-9]*"):
+        assert Path(f"/proc/{groups.name.split('-')[1]}").exists(), f"{groups} was left behind"
+
+
+def _jails_of(folder: Path) -> list[int]:
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder).encode() in (process / "cmdline").read_bytes():
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return [pid for pid in found if pid != os.getpid()]
+
+
+class _service:  # noqa: N801  a context manager
+    """`spillbox serve` as a process of its own."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def __enter__(self) -> tuple[subprocess.Popen[str], str]:
+        self._log = (self._folder / "log.txt").open("a+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "api", "serve", "--port", "0", "--data-dir", str(self._folder)],
+            stderr=self._log, text=True,
+        )  # fmt: skip
+        deadline = time.monotonic() + 20
+        start = self._log.seek(0, 2)
+        while time.monotonic() < deadline:
+            text = (self._folder / "log.txt").read_text()[start:]
+            if "Uvicorn running on " in text:
+                return self._process, text.partition("Uvicorn running on ")[2].split()[0]
+            time.sleep(0.05)
+        raise AssertionError((self._folder / "log.txt").read_text())
+
+    def __exit__(self, *_: object) -> None:
+        self._process.terminate()
+        self._process.wait()
+        self._log.close()
+
+
+def test_records_of_a_living_process_are_not_taken_from_it(tmp_path: Path) -> None:
+    records = Records.in_folder(tmp_path)
+    records.accept("a", "w", "run_python", {})
+    assert Records.in_folder(tmp_path).recover() == []
+    assert records.get("w", "a").state is State.ACCEPTED
