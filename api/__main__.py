@@ -17,6 +17,7 @@ from api.settings import Settings
 from sandbox import guest_root
 from sandbox.errors import NotFound, SpillboxError
 from sandbox.job import Execution, Status
+from sandbox.workspace import Workspace
 
 _EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: the service's own fault, not the script's
 _EXIT_USAGE = 64
@@ -39,7 +40,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="spillbox", description="Sandboxed Python runs and exact documents for agents.")
+    parser = argparse.ArgumentParser(
+        prog="spillbox", description="Sandboxed Python runs and exact documents for agents."
+    )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     serve = commands.add_parser("serve", help="start the HTTP service")
@@ -52,7 +55,9 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
     run.add_argument("--workspace", default="cli", help="whose files it sees (cli)")
     run.add_argument("--file", action="append", default=[], type=Path, help="first copy this file into the workspace")
-    run.add_argument("--json", action="store_true", help="print the whole answer as JSON instead of the script's output")
+    run.add_argument(
+        "--json", action="store_true", help="print the whole answer as JSON instead of the script's output"
+    )
     run.set_defaults(command=_run)
 
     setup = commands.add_parser("setup", help="build what guest scripts may use, and try it")
@@ -64,7 +69,9 @@ def _parser() -> argparse.ArgumentParser:
     tools.set_defaults(command=_tools)
 
     for command in (serve, run, setup, tools):
-        command.add_argument("--data-dir", type=Path, help="where workspaces, records and the guest root are (.spillbox)")
+        command.add_argument(
+            "--data-dir", type=Path, help="where workspaces, records and the guest root are (.spillbox)"
+        )
     return parser
 
 
@@ -84,18 +91,21 @@ def _run(settings: Settings, arguments: argparse.Namespace) -> int:
     return execution.exit_code or 1
 
 
+def _put(workspace: Workspace, arguments: argparse.Namespace) -> str:
+    """Copy what the command line names into the workspace; gives the script's path there."""
+    for file in arguments.file:
+        workspace.write(file.name, file.read_bytes())
+    script = Path(arguments.script)
+    if script.is_file():
+        return workspace.write(f"scripts/{script.name}", script.read_bytes()).path
+    if not workspace.exists(arguments.script):
+        raise NotFound(f"There is no script {script} on this machine, nor in the workspace {arguments.workspace}.")
+    return str(arguments.script)
+
+
 async def _run_script(settings: Settings, arguments: argparse.Namespace) -> Execution:
     async with toolbox_of(settings) as box:
-        workspace = box.workspaces.open(arguments.workspace)
-        for file in arguments.file:
-            workspace.write(file.name, file.read_bytes())
-        script = Path(arguments.script)
-        path = arguments.script
-        if script.is_file():
-            path = f"scripts/{script.name}"
-            workspace.write(path, script.read_bytes())
-        elif not workspace.exists(path):
-            raise NotFound(f"There is no script {path} on this machine, nor in the workspace {arguments.workspace}.")
+        path = _put(box.workspaces.open(arguments.workspace), arguments)
         print_live = None if arguments.json else _print_live
         call: dict[str, Any] = {"path": path, "arguments": arguments.arguments}
         output = await box.call("run_python", arguments.workspace, call, on_output=print_live)

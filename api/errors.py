@@ -72,7 +72,10 @@ def install(app: FastAPI) -> None:
     async def _http(_: Request, fault: HTTPException) -> JSONResponse:
         code = _CODE_BY_STATUS.get(fault.status_code, "bad_request")
         problem = Problem(
-            title=http.HTTPStatus(fault.status_code).phrase, status=fault.status_code, code=code, detail=str(fault.detail)
+            title=http.HTTPStatus(fault.status_code).phrase,
+            status=fault.status_code,
+            code=code,
+            detail=str(fault.detail),
         )
         return response_of(problem, dict(fault.headers or {}))
 

@@ -92,7 +92,7 @@ def describe(tool: AnyTool, style: Format) -> dict[str, Any]:
 
 def _add_tools(router: APIRouter, box: Toolbox, settings: Settings) -> None:
     @router.get("/v1/tools", tags=["tools"])
-    async def tools(format: Format = "mcp") -> list[dict[str, Any]]:  # noqa: A002  the parameter's public name
+    async def tools(format: Format = "mcp") -> list[dict[str, Any]]:
         """Names, descriptions and schemas, ready to hand to a model."""
         return [describe(tool, format) for tool in box.tools.values()]
 
@@ -128,7 +128,9 @@ def _tool_route(box: Toolbox, settings: Settings, name: str) -> Callable[..., Co
         arguments = await _json_object(request, settings.max_request_bytes)
         if _EVENT_STREAM in request.headers.get("accept", ""):
             box.check_call(name, workspace, arguments)
-            return StreamingResponse(_events(box, name, workspace, arguments, idempotency_key), media_type=_EVENT_STREAM)
+            return StreamingResponse(
+                _events(box, name, workspace, arguments, idempotency_key), media_type=_EVENT_STREAM
+            )
         output = await box.call(name, workspace, arguments, call_id=idempotency_key)
         return Response(output.model_dump_json(), media_type="application/json")
 

@@ -141,12 +141,17 @@ def hint_for(report: GuestReport | None, surroundings: Surroundings) -> str | No
 
 def _no_stdin(report: GuestReport, _: Surroundings) -> str | None:
     if report.type == "EOFError":
-        return "A script has no stdin. Pass values as `arguments` (sys.argv) or write them to a file and read it by path."
+        return (
+            "A script has no stdin. Pass values as `arguments` (sys.argv) or write them to a file and read it by path."
+        )
     return None
 
 
 def _no_network(report: GuestReport, _: Surroundings) -> str | None:
-    if report.type in ("socket.gaierror", "urllib.error.URLError") or report.errno in (errno.ENETUNREACH, errno.ECONNREFUSED):
+    if report.type in ("socket.gaierror", "urllib.error.URLError") or report.errno in (
+        errno.ENETUNREACH,
+        errno.ECONNREFUSED,
+    ):
         return "There is no network in the sandbox, by design. Fetch the data with another tool; its result is a file here."
     return None
 
@@ -185,7 +190,9 @@ def _full_disk(report: GuestReport, _: Surroundings) -> str | None:
     if report.errno == errno.EFBIG:
         return "The file is over the limit for one file. Split it, or write less."
     if report.is_disk_error:
-        return "The workspace, or /tmp, is full. Delete files that are no longer needed with delete_file, or write less."
+        return (
+            "The workspace, or /tmp, is full. Delete files that are no longer needed with delete_file, or write less."
+        )
     return None
 
 

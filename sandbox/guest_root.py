@@ -109,9 +109,7 @@ def _copy_interpreter(root: Path) -> None:
 
     def left_out(folder: str, names: list[str]) -> list[str]:
         top = Path(folder) == stdlib
-        return [
-            n for n in names if n in _LEFT_OUT or n in _LEFT_OUT_FILES or (top and n.startswith("config-"))
-        ]
+        return [n for n in names if n in _LEFT_OUT or n in _LEFT_OUT_FILES or (top and n.startswith("config-"))]
 
     shutil.copytree(stdlib, root / "usr" / sys.platlibdir / _VERSION, ignore=left_out, ignore_dangling_symlinks=True)
     (root / "opt/venv/bin").mkdir(parents=True)
@@ -143,7 +141,9 @@ def _copy_shared_libraries(root: Path, site: Path) -> None:
     for start in range(0, len(binaries), 50):
         listed = subprocess.run(  # noqa: S603  files that this module has just copied
             ["ldd", *map(str, binaries[start : start + 50])],  # noqa: S607  part of libc
-            capture_output=True, text=True, check=False,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         for found in re.finditer(r"^\t(?:\S+ => )?(/\S+) \(0x", listed.stdout, re.MULTILINE):
             source = Path(found[1])

@@ -15,7 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import Column, DateTime, Engine, MetaData, String, Table, Text, create_engine, event, select, update
+from sqlalchemy import (
+    Column,
+    DateTime,
+    Engine,
+    MetaData,
+    RowMapping,
+    String,
+    Table,
+    Text,
+    create_engine,
+    event,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from sandbox.errors import Busy, NotFound
@@ -134,7 +147,7 @@ class Records:
         with self._engine.connect() as db:
             row = db.execute(select(_calls).where(_calls.c.id == call_id)).mappings().first()
         if row is None or row["workspace"] != workspace:
-            raise NotFound(f"There is no record {ascii(call_id[:80])} in the workspace {workspace}.")
+            raise NotFound(f"There is no record {call_id[:80]!a} in the workspace {workspace}.")
         return _record(row)
 
     def latest(self, workspace: str, *, limit: int = 100) -> list[Record]:
@@ -171,7 +184,7 @@ def _engine(url: str) -> Engine:
     return engine
 
 
-def _record(row: Mapping[str, Any]) -> Record:
+def _record(row: RowMapping) -> Record:
     answer = None if row["answer"] is None else json.loads(row["answer"])
     return Record.model_validate({**row, "arguments": json.loads(row["arguments"]), "answer": answer})
 

@@ -120,7 +120,7 @@ def _encoded(path: str) -> bytes:
     try:
         return path.encode()
     except UnicodeEncodeError:
-        raise InvalidPath(f"The path {ascii(path[:100])} is refused: it is not valid Unicode text.") from None
+        raise InvalidPath(f"The path {path[:100]!a} is refused: it is not valid Unicode text.") from None
 
 
 class Workspaces:
@@ -135,7 +135,7 @@ class Workspaces:
         """The workspace of that id, made on first use."""
         if not _ID.fullmatch(workspace_id):
             raise InvalidWorkspace(
-                f"The workspace id {ascii(workspace_id[:140])} is refused. Use 1 to 128 letters, digits, '.', '_' or "
+                f"The workspace id {workspace_id[:140]!a} is refused. Use 1 to 128 letters, digits, '.', '_' or "
                 "'-', the first of them a letter or digit."
             )
         return Workspace(self.root / workspace_id, self.limits)
@@ -235,7 +235,9 @@ class Workspace:
         """
         segments = segments_of(path)
         if segments[0].decode(errors="replace") in READ_ONLY_FOLDERS:
-            raise ReadOnly(f"{path} is read-only: only the service writes under results/ and errors/. Use another folder.")
+            raise ReadOnly(
+                f"{path} is read-only: only the service writes under results/ and errors/. Use another folder."
+            )
         used_bytes, used_files = self.usage()
         old = self._size(segments)
         used_bytes -= _pages(old or 0)
@@ -392,9 +394,7 @@ class Workspace:
             _copy(source, fd, status.st_size)
             os.utime(fd, ns=(status.st_mtime_ns, status.st_mtime_ns))
             self._place(temporary, segments, name_of(segments))
-        return FileChange(
-            path=name_of(segments), bytes=status.st_size, change="created" if old is None else "modified"
-        )
+        return FileChange(path=name_of(segments), bytes=status.st_size, change="created" if old is None else "modified")
 
     def _equals(self, source: int, segments: Segments) -> bool:
         with self.open_file(name_of(segments)) as ours, os.fdopen(os.dup(source), "rb") as theirs:
@@ -428,10 +428,8 @@ class Workspace:
                 yield name, fd
             finally:
                 os.close(fd)
-                try:
+                with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=incoming)
-                except FileNotFoundError:
-                    pass
 
     def _place(self, temporary: str, segments: Segments, path: str) -> None:
         with _folder(self._files) as top, _folder(self._incoming) as incoming:
@@ -482,7 +480,7 @@ _counter_lock = threading.Lock()
 
 def near_paths(path: str, candidates: Iterable[str]) -> list[str]:
     """Up to three candidates that look like ``path``: the same file name elsewhere first, then similar spellings."""
-    import difflib  # noqa: PLC0415  only on the way to an error
+    import difflib
 
     names = list(candidates)
     wanted = path.removeprefix(GUEST_PATH + "/")
@@ -563,9 +561,7 @@ def _walk(
                 os.close(fd)
 
 
-def _copy_to_guest(
-    source: int, status: os.stat_result, guest_fd: int, segments: Segments, identity: Identity
-) -> None:
+def _copy_to_guest(source: int, status: os.stat_result, guest_fd: int, segments: Segments, identity: Identity) -> None:
     with _acting_as(identity), _descend(guest_fd, segments[:-1]) as parent:
         target = os.open(segments[-1], _CREATE, 0o644, dir_fd=parent)
         try:

@@ -5,7 +5,7 @@ REQUIRE_RUNTIMES=nsjail,… turns the skip of a missing runtime into a failure.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ MAKERS: dict[str, Callable[[GuestRoot], Runtime]] = {
     "nsjail-rlimits": lambda root: NsjailRuntime(root, use_cgroups=False),
 }
 
-Run = Callable[..., Awaitable[Execution]]
+Run = Callable[..., Coroutine[Any, Any, Execution]]
 
 
 def pytest_configure() -> None:
@@ -73,9 +73,8 @@ def has_cgroups(runtime: Runtime) -> bool:
 
 
 @pytest.fixture
-def workspaces(tmp_path: Path) -> Iterator[Workspaces]:
-    tmp_path.chmod(0o755)
-    yield Workspaces(tmp_path / "workspaces")
+def workspaces(tmp_path: Path) -> Workspaces:
+    return Workspaces(tmp_path / "workspaces")
 
 
 @pytest.fixture

@@ -75,7 +75,9 @@ def _parse(execution: Execution, paths: Sequence[str]) -> dict[str, DocumentChec
         return {}
     try:
         results = json.loads(execution.stdout.text)
-        return {path: DocumentCheck.model_validate({**one, "path": path}) for path, one in zip(paths, results, strict=True)}
+        return {
+            path: DocumentCheck.model_validate({**one, "path": path}) for path, one in zip(paths, results, strict=True)
+        }
     except (TypeError, ValueError):
         return {}
 

@@ -24,8 +24,14 @@ def run_script(path, arguments):
     sys.path[0] = os.path.dirname(path)
     main = type(sys)("__main__")
     main.__dict__.update(
-        __annotations__={}, __builtins__=builtins, __file__=path, __cached__=None,
-        __loader__=SourceFileLoader("__main__", path), __package__=None, __spec__=None, __doc__=None,
+        __annotations__={},
+        __builtins__=builtins,
+        __file__=path,
+        __cached__=None,
+        __loader__=SourceFileLoader("__main__", path),
+        __package__=None,
+        __spec__=None,
+        __doc__=None,
     )
     sys.modules["__main__"] = main
     for ours in ("run", "wire"):
@@ -151,7 +157,9 @@ def _as_json(exception):
 
 def _type_of(exception):
     kind = type(exception)
-    return kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    return (
+        kind.__qualname__ if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def _text_of(exception):

@@ -13,23 +13,23 @@ READY = b"READY 1"
 MAX_MESSAGE_BYTES = 128 * 1024
 
 
-def encode_go(script_path, arguments):
+def encode_go(script_path: str, arguments: tuple[str, ...]) -> bytes:
     """GO as bytes; the strings hold no NUL."""
     return b"\0".join(text.encode("utf-8", "surrogateescape") for text in (script_path, *arguments))
 
 
-def decode_go(message):
+def decode_go(message: bytes) -> tuple[str, list[str]]:
     """The script's path and its arguments."""
     script_path, *arguments = (part.decode("utf-8", "surrogateescape") for part in message.split(b"\0"))
     return script_path, arguments
 
 
-def encode_done(wait_status, cpu_seconds, max_memory_bytes):
+def encode_done(wait_status: int, cpu_seconds: float, max_memory_bytes: int) -> bytes:
     """DONE as bytes: a wait(2) status, and the use of the processes that were waited for."""
     return b"DONE %d %d %d" % (wait_status, cpu_seconds * 1_000_000, max_memory_bytes)
 
 
-def decode_done(message):
+def decode_done(message: bytes) -> tuple[int, float, int]:
     """Wait status, processor seconds, bytes of memory; raises ValueError on anything else than an honest DONE."""
     word, *numbers = message.split(b" ")
     if word != b"DONE" or len(numbers) != 3 or not all(n.isdigit() and len(n) < 16 for n in numbers):

@@ -20,7 +20,7 @@ from sandbox.runtimes import cgroups, host, seccomp
 from sandbox.runtimes.answer import answer
 from sandbox.runtimes.cgroups import CgroupHost, NoCgroups
 from sandbox.runtimes.session import run_session
-from sandbox.runtimes.streams import OnOutput
+from sandbox.runtimes.streams import OnOutput, readable
 from sandbox.workspace import GUEST_PATH, READ_ONLY_FOLDERS, Identity, Workspace
 
 _log = logging.getLogger(__name__)
@@ -184,13 +184,7 @@ class _Spawned:
         self._log_fd = log_fd
 
     async def gone(self) -> None:
-        loop = asyncio.get_running_loop()
-        ended = loop.create_future()
-        loop.add_reader(self._pidfd, lambda: ended.done() or ended.set_result(None))
-        try:
-            await ended
-        finally:
-            loop.remove_reader(self._pidfd)
+        await readable(self._pidfd)
         self._process.wait()
         os.close(self._pidfd)
         os.close(self._log_fd)

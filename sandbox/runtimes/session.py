@@ -1,12 +1,12 @@
 """One run, from the jail's READY to the changes taken: the part that every runtime with a process 1 of ours shares.
 
-    spawn          the runtime starts process 1 in fresh namespaces, with the wire and two output pipes
-    READY          process 1 hands over its tmpfs folders; no guest code has run yet
-    fill           the workspace's files are copied in, process 1 is put into the run's control group
-    GO             the script runs; the host reads both pipes, keeps the time and looks at the counters
-    DONE or kill   the script has ended by itself, or process 1 is killed, and with it everything in the jail
-    gone           the runtime's process has been waited for: nothing of the guest is alive
-    take           changed files are taken into the workspace
+spawn          the runtime starts process 1 in fresh namespaces, with the wire and two output pipes
+READY          process 1 hands over its tmpfs folders; no guest code has run yet
+fill           the workspace's files are copied in, process 1 is put into the run's control group
+GO             the script runs; the host reads both pipes, keeps the time and looks at the counters
+DONE or kill   the script has ended by itself, or process 1 is killed, and with it everything in the jail
+gone           the runtime's process has been waited for: nothing of the guest is alive
+take           changed files are taken into the workspace
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from sandbox.guest import wire
 from sandbox.job import FileChange, Job, Skipped, Status
 from sandbox.runtimes.cgroups import Counters, RunCgroup
 from sandbox.runtimes.process_tree import proportional_memory_bytes
-from sandbox.runtimes.streams import Capture, OnOutput, Reader
+from sandbox.runtimes.streams import Capture, OnOutput, Reader, readable
 from sandbox.workspace import Identity, Manifest, Workspace
 
 _START_SECONDS = 20
@@ -178,7 +178,7 @@ async def _ready(spawned: Spawned) -> _Jail:
     ancillary_bytes = socket.CMSG_SPACE(2 * 4) + socket.CMSG_SPACE(struct.calcsize("3i"))
     try:
         async with asyncio.timeout(_START_SECONDS):
-            await _readable(spawned.control)
+            await readable(spawned.control.fileno())
     except TimeoutError:
         raise JailFailed(f"The jail did not start within {_START_SECONDS} s. {spawned.log()}") from None
     message, ancillary, _, _ = spawned.control.recvmsg(64, ancillary_bytes)
@@ -214,16 +214,6 @@ def _join_early(outer_pid: int, cgroup: RunCgroup | None) -> int:
     return 0
 
 
-async def _readable(sock: socket.socket) -> None:
-    loop = asyncio.get_running_loop()
-    ready = loop.create_future()
-    loop.add_reader(sock, lambda: ready.done() or ready.set_result(None))
-    try:
-        await ready
-    finally:
-        loop.remove_reader(sock)
-
-
 async def _let_run(
     spawned: Spawned, jail: _Jail, job: Job, outcome: Outcome, stop: _Stop, cgroup: RunCgroup | None
 ) -> None:
@@ -233,7 +223,7 @@ async def _let_run(
     watching = asyncio.ensure_future(_watch(jail.pid, job, stop, cgroup))
     try:
         async with asyncio.timeout(job.limits.wall_seconds):
-            await _readable(spawned.control)
+            await readable(spawned.control.fileno())
         outcome.wall_seconds = time.monotonic() - started
         done = spawned.control.recv(256)
         if done:

@@ -83,6 +83,17 @@ def _whole_characters(head: bytes, tail: bytes) -> tuple[str, str]:
     return head[:end].decode("utf-8", "replace"), tail[start:].decode("utf-8", "replace")
 
 
+async def readable(fd: int) -> None:
+    """Wait until there is something to read, or the end of it, on a descriptor."""
+    loop = asyncio.get_running_loop()
+    event = asyncio.Event()
+    loop.add_reader(fd, event.set)
+    try:
+        await event.wait()
+    finally:
+        loop.remove_reader(fd)
+
+
 class Reader:
     """Reads a pipe on the event loop until its end."""
 

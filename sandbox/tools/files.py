@@ -105,9 +105,13 @@ async def read_file(call: Call, given: ReadFileInput) -> ReadFileOutput:
 def _read_part(file: BinaryIO, given: ReadFileInput, note: str | None) -> ReadFileOutput:
     start_byte, total_lines, total_bytes, has_nul = _survey(file, given.start_line)
     if has_nul:
-        raise BadRequest(f"{given.path} is a binary file of {total_bytes:,} bytes. Open it in a script with run_python.")
+        raise BadRequest(
+            f"{given.path} is a binary file of {total_bytes:,} bytes. Open it in a script with run_python."
+        )
     if total_lines and given.start_line > total_lines:
-        raise InvalidArguments(f"{given.path} has {total_lines:,} lines; start_line {given.start_line:,} is past its end.")
+        raise InvalidArguments(
+            f"{given.path} has {total_lines:,} lines; start_line {given.start_line:,} is past its end."
+        )
     file.seek(start_byte)
     text, next_position, replaced = _collect(file, given)
     if replaced:
@@ -212,7 +216,9 @@ async def edit_file(call: Call, given: EditFileInput) -> FileChange:
         content = call.workspace.read_bytes(given.path, max_bytes=_MAX_EDITED_BYTES)
         count = content.count(old)
         if count != 1:
-            raise EditMismatch(f"old_text stands in {given.path} {count:,} times, not once. {_advice(content, old, count)}")
+            raise EditMismatch(
+                f"old_text stands in {given.path} {count:,} times, not once. {_advice(content, old, count)}"
+            )
         return call.workspace.write(given.path, content.replace(old, new))
 
     async with call.turns.of(call.workspace.id):

@@ -59,7 +59,9 @@ async def run_python(call: Call, given: RunPythonInput) -> Execution:
     workspace, limits = call.workspace, call.limits
     if given.timeout_seconds is not None:
         if given.timeout_seconds > limits.wall_seconds:
-            raise InvalidArguments(f"timeout_seconds can be at most {limits.wall_seconds:g}, the limit of this service.")
+            raise InvalidArguments(
+                f"timeout_seconds can be at most {limits.wall_seconds:g}, the limit of this service."
+            )
         limits = limits.model_copy(update={"wall_seconds": given.timeout_seconds})
     if given.path is not None:
         path = guest_name(given.path)

@@ -101,11 +101,13 @@ class Toolbox:
             task.add_done_callback(lambda _: self._under_way.pop(call_id, None))
         return await asyncio.shield(task)
 
-    def check_call(self, name: str, workspace_id: str, arguments: Mapping[str, Any]) -> tuple[AnyTool, BaseModel, Workspace]:
+    def check_call(
+        self, name: str, workspace_id: str, arguments: Mapping[str, Any]
+    ) -> tuple[AnyTool, BaseModel, Workspace]:
         """The tool, its validated input, and the workspace of a call; raises what `call` would raise before doing it."""
         tool = self.tools.get(name)
         if tool is None:
-            raise NotFound(f"There is no tool {ascii(name[:80])}. There are: {', '.join(self.tools)}.")
+            raise NotFound(f"There is no tool {name[:80]!a}. There are: {', '.join(self.tools)}.")
         try:
             given = tool.input.model_validate(dict(arguments))
         except ValidationError as fault:

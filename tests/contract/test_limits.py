@@ -62,7 +62,9 @@ async def test_usage_is_the_runs_own(run: Run) -> None:
 
 
 @pytest.mark.case("R8")
-@pytest.mark.parametrize("path", ["/x", "/etc/x", "/usr/x", "/workspace/results/x", "/workspace/errors/x", "/opt/spillbox/x"])
+@pytest.mark.parametrize(
+    "path", ["/x", "/etc/x", "/usr/x", "/workspace/results/x", "/workspace/errors/x", "/opt/spillbox/x"]
+)
 async def test_what_is_read_only_can_not_be_written(run: Run, path: str) -> None:
     done = await run(f"open({path!r}, 'w')")
     assert done.status is Status.FAILED

@@ -79,14 +79,16 @@ async def test_a_run_over_its_time_is_stopped_and_its_output_so_far_is_there(run
 @pytest.mark.case("R4")
 async def test_a_child_left_behind_does_not_hold_the_answer_and_is_dead(run: Run) -> None:
     started = time.monotonic()
-    done = await run("import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600.25)'])")
+    done = await run(
+        "import subprocess, sys; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(3600.25)'])"
+    )
     assert time.monotonic() - started < 5
     assert done.status is Status.SUCCEEDED
     assert "3600.25" not in _command_lines()
 
 
 def _command_lines() -> str:
-    from pathlib import Path  # noqa: PLC0415
+    from pathlib import Path
 
     lines = []
     for folder in Path("/proc").glob("[0-9]*"):
@@ -130,7 +132,9 @@ async def test_reading_stdin_fails_at_once_and_says_why(run: Run) -> None:
 
 @pytest.mark.case("R27")
 async def test_output_is_utf_8_whatever_is_printed(run: Run) -> None:
-    done = await run("print('\\U0001f600 \\u4e2d\\u6587'); print('\\ud800'); import sys; sys.stdout.buffer.write(b'\\xff')")
+    done = await run(
+        "print('\\U0001f600 \\u4e2d\\u6587'); print('\\ud800'); import sys; sys.stdout.buffer.write(b'\\xff')"
+    )
     assert done.status is Status.SUCCEEDED
     assert done.stdout.text.startswith("😀 中文\n")
     assert json.loads(done.model_dump_json())["stdout"]["text"] == done.stdout.text
@@ -138,7 +142,9 @@ async def test_output_is_utf_8_whatever_is_printed(run: Run) -> None:
 
 async def test_output_can_be_followed(run: Run) -> None:
     seen: list[tuple[str, bytes]] = []
-    done = await run("import sys\nprint('one')\nprint('two', file=sys.stderr)", on_output=lambda *what: seen.append(what))
+    done = await run(
+        "import sys\nprint('one')\nprint('two', file=sys.stderr)", on_output=lambda *what: seen.append(what)
+    )
     assert isinstance(done, Execution)
     assert b"".join(data for name, data in seen if name == "stdout") == b"one\n"
     assert b"".join(data for name, data in seen if name == "stderr") == b"two\n"

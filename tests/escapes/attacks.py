@@ -148,7 +148,8 @@ PROCESSES = (
     ),
     Attack(
         name="shared memory of the host",
-        code=_HEAD + "print('HELD' if len(open('/proc/sysvipc/shm').readlines()) == 1 else 'ESCAPED: there is a segment')",
+        code=_HEAD
+        + "print('HELD' if len(open('/proc/sysvipc/shm').readlines()) == 1 else 'ESCAPED: there is a segment')",
         cases=("R11",),
         config=config(without="clone_newipc"),
     ),
@@ -186,7 +187,8 @@ ENVIRONMENT = Attack(
 WRITES = tuple(
     Attack(
         name=f"a write to {place}",
-        code=_HEAD + f"try:\n  open({place + '/attack'!r}, 'w').write('x'); print('ESCAPED: written')\nexcept OSError: print('HELD')",
+        code=_HEAD
+        + f"try:\n  open({place + '/attack'!r}, 'w').write('x'); print('ESCAPED: written')\nexcept OSError: print('HELD')",
         cases=("R8",),
         config=config(extra=f'\nmount {{ dst: "{place}" fstype: "tmpfs" rw: true }}\n'),
     )

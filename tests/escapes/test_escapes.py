@@ -17,7 +17,7 @@ from sandbox.workspace import Workspace, Workspaces
 from tests.escapes import attacks
 from tests.escapes.attacks import Attack
 
-SECRET = "the-secret-of-another-conversation"
+SECRET = "the-secret-of-another-conversation"  # noqa: S105  what the attacks look for
 
 
 @pytest.fixture
@@ -161,7 +161,9 @@ async def test_killing_everything_ends_only_the_run(runtime: Runtime, workspace:
     assert done.status is Status.SUCCEEDED
 
 
-async def test_a_guest_can_not_speak_for_process_one(runtime: Runtime, workspace: Workspace, targets: list[str]) -> None:
+async def test_a_guest_can_not_speak_for_process_one(
+    runtime: Runtime, workspace: Workspace, targets: list[str]
+) -> None:
     """Everything that a script may write looks like a result: it changes nothing about how the run ended."""
     code = (
         "import os\n"

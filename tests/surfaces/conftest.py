@@ -4,7 +4,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
 from tests.conftest import make_toolbox
 
-CallTool = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
+CallTool = Callable[[str, str, dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
 """Tool, workspace, arguments; the answer, or ``{"code": …, "detail": …}``."""
 
 
@@ -27,7 +27,7 @@ CallTool = Callable[[str, str, dict[str, Any]], Awaitable[dict[str, Any]]]
 def serving(root: GuestRoot, folder: Path, **settings: Any) -> Iterator[str]:
     """A real server on a free port of loopback; gives its base URL."""
     chosen = Settings(data_dir=folder, **settings)
-    limits = {"limits": chosen.limits, "slots": chosen.slots, "queue_length": chosen.queue_length}
+    limits: dict[str, Any] = {"limits": chosen.limits, "slots": chosen.slots, "queue_length": chosen.queue_length}
     app = create_app(chosen, toolbox=lambda: make_toolbox(root, folder, **limits))
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
@@ -64,7 +64,9 @@ async def call_tool(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: P
             async with httpx.AsyncClient(base_url=url, timeout=60) as client:
 
                 async def over_http(tool: str, workspace: str, arguments: dict[str, Any]) -> dict[str, Any]:
-                    answer = await client.post(f"/v1/workspaces/{workspace}/tools/{tool}", content=json.dumps(arguments))
+                    answer = await client.post(
+                        f"/v1/workspaces/{workspace}/tools/{tool}", content=json.dumps(arguments)
+                    )
                     body: dict[str, Any] = answer.json()
                     return body
 

@@ -36,7 +36,9 @@ def test_files_go_in_and_come_out_byte_for_byte(http: httpx.Client) -> None:
 
 @pytest.mark.case("R14")
 def test_any_file_name_is_downloadable_under_its_own_name(http: httpx.Client) -> None:
-    code = "for n in (b'\\xff.txt', 'é\"1\\'.txt'.encode(), b'_x', b'.dot', b'code', b'c:\\\\x'): open(n, 'w').write('x')"
+    code = (
+        "for n in (b'\\xff.txt', 'é\"1\\'.txt'.encode(), b'_x', b'.dot', b'code', b'c:\\\\x'): open(n, 'w').write('x')"
+    )
     ran = http.post("/v1/workspaces/w/tools/run_python", json={"code": code}).json()
     assert len(ran["files"]) == 6
     for change in ran["files"]:
@@ -63,17 +65,17 @@ def test_a_bad_upload_name_is_refused_and_nothing_is_written(http: httpx.Client,
 
 
 def test_an_upload_over_the_limit_is_refused_and_the_old_file_stays(root: GuestRoot, tmp_path: Path) -> None:
-    with serving(root, tmp_path, limits={"file_bytes": 1 << 20, "workspace_bytes": 3 << 20}) as url:
-        with httpx.Client(base_url=url) as http:
-            http.put(f"{FILES}/a", content=b"old")
-            over = http.put(f"{FILES}/a", content=b"x" * ((1 << 20) + 1))
-            assert (over.status_code, over.json()["code"]) == (413, "too_large")
-            assert http.get(f"{FILES}/a").content == b"old"
-            codes = [http.put(f"{FILES}/f{n}", content=b"x" * (1 << 20)).status_code for n in range(4)]
-            assert codes == [200, 200, 413, 413]
-            # The quota is also the run's.
-            ran = http.post("/v1/workspaces/w/tools/run_python", json={"code": "open('g', 'wb').write(bytes(1 << 20))"})
-            assert ran.json()["status"] == "disk_full"
+    limits = {"file_bytes": 1 << 20, "workspace_bytes": 3 << 20}
+    with serving(root, tmp_path, limits=limits) as url, httpx.Client(base_url=url) as http:
+        http.put(f"{FILES}/a", content=b"old")
+        over = http.put(f"{FILES}/a", content=b"x" * ((1 << 20) + 1))
+        assert (over.status_code, over.json()["code"]) == (413, "too_large")
+        assert http.get(f"{FILES}/a").content == b"old"
+        codes = [http.put(f"{FILES}/f{n}", content=b"x" * (1 << 20)).status_code for n in range(4)]
+        assert codes == [200, 200, 413, 413]
+        # The quota is also the run's.
+        ran = http.post("/v1/workspaces/w/tools/run_python", json={"code": "open('g', 'wb').write(bytes(1 << 20))"})
+        assert ran.json()["status"] == "disk_full"
 
 
 def test_tools_are_ready_to_hand_to_a_model(http: httpx.Client) -> None:
@@ -139,7 +141,9 @@ def test_the_same_id_is_done_once_and_answered_alike(http: httpx.Client) -> None
     assert answers[0] == answers[1]
     assert answers[0]["id"] == "key-1"
     assert answers[0]["stdout"]["text"] == "x\n"
-    assert http.post("/v1/workspaces/w/tools/list_files", json={}, headers={"Idempotency-Key": "b d"}).status_code == 422
+    assert (
+        http.post("/v1/workspaces/w/tools/list_files", json={}, headers={"Idempotency-Key": "b d"}).status_code == 422
+    )
     # Another conversation can't read an answer by its id.
     other = http.post("/v1/workspaces/other/tools/run_python", json=call, headers={"Idempotency-Key": "key-1"})
     assert other.json()["code"] == "not_found"
@@ -209,7 +213,9 @@ def test_without_a_key_a_web_page_can_not_use_the_service(http: httpx.Client) ->
 
 
 @pytest.mark.case("R22")
-def test_a_killed_service_leaves_no_jail_and_its_run_is_recorded_as_interrupted(root: GuestRoot, tmp_path: Path) -> None:
+def test_a_killed_service_leaves_no_jail_and_its_run_is_recorded_as_interrupted(
+    root: GuestRoot, tmp_path: Path
+) -> None:
     (tmp_path / "guest-root").symlink_to((DATA_FOLDER / "guest-root").resolve())
     with _service(tmp_path) as (process, url):
         httpx.put(f"{url}{FILES}/kept.txt", content=b"kept")
@@ -248,7 +254,7 @@ def _jails_of(folder: Path) -> list[int]:
     return [pid for pid in found if pid != os.getpid()]
 
 
-class _service:  # noqa: N801  a context manager
+class _service:
     """`spillbox serve` as a process of its own."""
 
     def __init__(self, folder: Path) -> None:

@@ -27,7 +27,9 @@ async def test_a_script_is_kept_mended_and_run_by_path(call_tool: CallTool) -> N
 async def test_one_path_names_the_same_file_everywhere(call_tool: CallTool) -> None:
     await call_tool("write_file", "w", {"path": "/workspace/data/a.txt", "content": "A"})
     assert (await call_tool("read_file", "w", {"path": "data/a.txt"}))["text"] == "A"
-    ran = await call_tool("run_python", "w", {"code": "print(open('/workspace/data/a.txt').read() + open('data/a.txt').read())"})
+    ran = await call_tool(
+        "run_python", "w", {"code": "print(open('/workspace/data/a.txt').read() + open('data/a.txt').read())"}
+    )
     assert ran["stdout"]["text"] == "AA\n"
     listed = await call_tool("list_files", "w", {"prefix": "data/"})
     assert [file["path"] for file in listed["files"]] == ["data/a.txt"]
@@ -113,7 +115,9 @@ async def test_runs_of_one_workspace_go_one_after_another_in_order(call_tool: Ca
 @pytest.mark.case("R20")
 async def test_64_runs_at_once_in_16_workspaces_are_all_done_and_none_mixed(call_tool: CallTool) -> None:
     async def one(number: int) -> None:
-        code = f"import os\nopen('f{number}.txt', 'w').write('{number}')\nprint({number}, sorted(os.listdir('results')))"
+        code = (
+            f"import os\nopen('f{number}.txt', 'w').write('{number}')\nprint({number}, sorted(os.listdir('results')))"
+        )
         answer = await call_tool("run_python", f"w{number % 16}", {"code": code})
         assert answer["status"] == "succeeded"
         assert answer["stdout"]["text"] == f"{number} []\n"
@@ -128,7 +132,9 @@ async def test_64_runs_at_once_in_16_workspaces_are_all_done_and_none_mixed(call
 
 @pytest.mark.case("R21")
 async def test_a_caller_that_leaves_does_not_stop_or_lose_the_run(call_tool: CallTool) -> None:
-    leaving = asyncio.create_task(call_tool("run_python", "w", {"code": "import time\ntime.sleep(1)\nopen('done', 'w')"}))
+    leaving = asyncio.create_task(
+        call_tool("run_python", "w", {"code": "import time\ntime.sleep(1)\nopen('done', 'w')"})
+    )
     await asyncio.sleep(0.5)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
