@@ -94,6 +94,8 @@ def _run(settings: Settings, arguments: argparse.Namespace) -> int:
 def _put(workspace: Workspace, arguments: argparse.Namespace) -> str:
     """Copy what the command line names into the workspace; gives the script's path there."""
     for file in arguments.file:
+        if not file.is_file():
+            raise NotFound(f"There is no file {file} on this machine.")
         workspace.write(file.name, file.read_bytes())
     script = Path(arguments.script)
     if script.is_file():

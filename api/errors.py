@@ -83,7 +83,9 @@ def install(app: FastAPI) -> None:
     async def _parameters(_: Request, fault: RequestValidationError) -> JSONResponse:
         wrong = "; ".join(f"{'.'.join(map(str, error['loc']))}: {error['msg']}" for error in fault.errors())
         return response_of(
-            Problem(title="Unprocessable Content", status=422, code="invalid_arguments", detail=f"{wrong}. See /docs.")
+            Problem(
+                title=http.HTTPStatus(422).phrase, status=422, code="invalid_arguments", detail=f"{wrong}. See /docs."
+            )
         )
 
     @app.exception_handler(Exception)

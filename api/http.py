@@ -1,6 +1,7 @@
 """The HTTP routes: tools, files, records, health."""
 
 import asyncio
+import codecs
 import json
 import mimetypes
 import os
@@ -26,6 +27,7 @@ from sandbox.tools.toolbox import Toolbox
 from sandbox.workspace import name_of, segments_of
 
 _CHUNK_BYTES = 1 << 20
+_MAX_WAITING_EVENTS = 256
 _EVENT_STREAM = "text/event-stream"
 _PROBLEM = {"model": Problem, "content": {"application/problem+json": {}}}
 _PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 413, 422, 429, 503), _PROBLEM)
@@ -105,7 +107,7 @@ def _add_tools(router: APIRouter, box: Toolbox, settings: Settings) -> None:
             name=tool.name,
             summary=tool.description.splitlines()[0],
             description=f"{tool.description}\n\nWith `Accept: {_EVENT_STREAM}`: events `stdout` and `stderr` while a run goes "
-            "on, then `result` with the answer, or `problem`.",
+            "on, then `result` with the answer, or `problem` in the place of an error response.",
             responses={200: {"model": tool.output, "content": {_EVENT_STREAM: {}}}},
             openapi_extra={
                 "requestBody": {"required": True, "content": {"application/json": {"schema": tool.input_schema()}}}
@@ -156,12 +158,19 @@ async def _events(
     box: Toolbox, name: str, workspace: str, arguments: dict[str, Any], call_id: str | None
 ) -> AsyncIterator[bytes]:
     """Output as it comes, then the answer. If the client leaves, the run goes on and is recorded."""
-    queue: asyncio.Queue[bytes | None] = asyncio.Queue(maxsize=256)
+    queue: asyncio.Queue[bytes | None] = asyncio.Queue()
+    decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
+    missed_bytes = 0
 
     def on_output(stream: str, data: bytes) -> None:
-        if queue.qsize() < queue.maxsize - 1:  # a slow reader misses some; the answer has the head and the tail
-            event = {"text": data.decode("utf-8", "replace")}
-            queue.put_nowait(format_sse_event(data_str=json.dumps(event), event=stream))
+        nonlocal missed_bytes
+        if queue.qsize() > _MAX_WAITING_EVENTS:  # a slow reader misses some; the answer has the head and the tail
+            missed_bytes += len(data)
+            return
+        event: dict[str, Any] = {"text": decoders[stream].decode(data)}
+        if missed_bytes:
+            event["missed_bytes"], missed_bytes = missed_bytes, 0
+        queue.put_nowait(format_sse_event(data_str=json.dumps(event), event=stream))
 
     async def work() -> bytes:
         try:

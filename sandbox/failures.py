@@ -14,11 +14,13 @@ from sandbox.job import ErrorReport
 from sandbox.workspace import GUEST_PATH, near_paths
 
 MAX_SUMMARY_CHARACTERS = 1000
-_MAX_TYPE_CHARACTERS = 100
-_MAX_PLACE_CHARACTERS = 160
-_MAX_SOURCE_CHARACTERS = 120
-_MAX_HINT_CHARACTERS = 300
-_MAX_NOTE_CHARACTERS = 120
+# Together with a message of 100 characters these stay within the bound.
+_MAX_TYPE_CHARACTERS = 80
+_MAX_PLACE_CHARACTERS = 120
+_MAX_FUNCTION_CHARACTERS = 40
+_MAX_SOURCE_CHARACTERS = 100
+_MAX_HINT_CHARACTERS = 260
+_MAX_NOTE_CHARACTERS = 80
 _DISK_ERRORS = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 
 
@@ -82,7 +84,7 @@ def explain(
     below = []
     if path:
         function = f", in {report.function}" if report is not None and report.function else ""
-        below.append(f"  at {_cut(path, _MAX_PLACE_CHARACTERS)}, line {line}{_cut(function, 60)}")
+        below.append(f"  at {_cut(path, _MAX_PLACE_CHARACTERS)}, line {line}{_cut(function, _MAX_FUNCTION_CHARACTERS)}")
         if source_line:
             below.append(f"    {_cut(source_line, _MAX_SOURCE_CHARACTERS)}")
     if report is not None and report.leaf:

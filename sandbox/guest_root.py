@@ -177,6 +177,9 @@ def _byte_compile(root: Path) -> None:
     command += ["--invalidation-mode", "unchecked-hash", str(root / "usr"), str(root / "opt")]
     # A few files of libraries are templates that no Python can compile; they are not modules, so a failure is no fault.
     subprocess.run(command, capture_output=True, check=False)  # noqa: S603  our own arguments
+    # The program that is started by its path would be compiled at each start.
+    programs = root / PROGRAMS[1:]
+    shutil.copy(next((programs / "__pycache__").glob("init.*.pyc")), programs / "init.pyc")
 
 
 def _installed(site: Path) -> dict[str, str]:

@@ -40,6 +40,8 @@ class Job(Value):
     """The workspace files that the run gets; None for all of them."""
     keeps_outputs: bool = True
     """Whether files that the run writes are taken into the workspace."""
+    preload: tuple[str, ...] = ()
+    """Modules that are imported while the jail waits for what it is to do; for our own programs."""
     tool: str = "run_python"
     """Names the files under ``errors/`` and ``results/``."""
 
@@ -101,6 +103,9 @@ class Usage(Value):
     wall_seconds: float = 0
     cpu_seconds: float = 0
     max_memory_bytes: int = 0
+    check_seconds: float = Field(
+        0, description="Real time from the end of the script to the end of the documents' check."
+    )
 
 
 class DocumentCheck(Value):

@@ -44,6 +44,7 @@ _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Segments = tuple[bytes, ...]
+Entry = tuple[Segments, os.stat_result]
 
 
 class FileInfo(NamedTuple):
@@ -159,19 +160,24 @@ class Workspace:
         self._folder = folder
         self._files = folder / "files"
         self._incoming = folder / "incoming"
-        if not self._files.is_dir():
-            self._incoming.mkdir(parents=True, exist_ok=True)
+
+    def make(self) -> None:
+        """Make its folders, if this is its first use; looking into a workspace that was never used leaves no trace."""
+        if not self._incoming.is_dir():
             for name in ("", *READ_ONLY_FOLDERS, "scripts"):
                 (self._files / name).mkdir(parents=True, exist_ok=True)
                 (self._files / name).chmod(0o755)  # whatever the umask: a guest of another uid reads the mounts
+            self._incoming.mkdir()
 
     def host_folder(self, name: str) -> Path:
         """Where the read-only folder ``name`` is on the host, for mounting it."""
+        self.make()
         return self._files / READ_ONLY_FOLDERS[READ_ONLY_FOLDERS.index(name)]
 
     @property
     def spool_folder(self) -> Path:
         """A folder on the workspace's disk for unnamed temporary files."""
+        self.make()
         return self._incoming
 
     # Reading
@@ -208,6 +214,8 @@ class Workspace:
     def list_files(self, *, limit: int | None = None) -> list[FileInfo]:
         """Its files, sorted by path."""
         found: list[FileInfo] = []
+        if not self._files.is_dir():
+            return found
         with _folder(self._files) as top:
             for segments, status in _walk(top):
                 if stat.S_ISREG(status.st_mode):
@@ -238,6 +246,7 @@ class Workspace:
             raise ReadOnly(
                 f"{path} is read-only: only the service writes under results/ and errors/. Use another folder."
             )
+        self.make()
         used_bytes, used_files = self.usage()
         old = self._size(segments)
         used_bytes -= _pages(old or 0)
@@ -317,43 +326,21 @@ class Workspace:
 
         Gives the changes and what was left out, with the reason. A file that is equal to the one on disk is no change.
         """
-        changes: list[FileChange] = []
         skipped: list[Skipped] = []
-        seen: set[Segments] = set()
-        links: dict[int, Segments] = {}
-        budget_bytes = self.limits.workspace_bytes
         with _acting_as(identity):
             entries = sorted(_walk(guest_fd, opened_up=True, skipped=skipped), key=lambda entry: entry[0])
-        for segments, status in entries:
-            reason = _reason_to_skip(status, links.get(status.st_ino))
-            if stat.S_ISDIR(status.st_mode):
-                seen.add(segments)
-                self._take_folder(segments)
-                continue
-            if reason is None and (budget_bytes := budget_bytes - _pages(status.st_size)) < 0:
-                reason = f"over the {self.limits.workspace_bytes:,} bytes that a workspace may hold"
-            if reason is not None:
-                skipped.append(Skipped(path=name_of(segments), reason=reason))
-                continue
-            if status.st_nlink > 1:
-                links[status.st_ino] = segments
-            seen.add(segments)
-            with _acting_as(identity), _descend(guest_fd, segments[:-1]) as parent:
-                source = os.open(segments[-1], _OPEN_FILE, dir_fd=parent)
-            try:
-                change = self._take_file(source, status, segments)
-            finally:
-                os.close(source)
-            if change is not None:
-                changes.append(change)
-        for segments in manifest.files - seen:
-            size = self._size(segments)
-            if size is not None:
-                with self._parent(segments) as parent:
-                    os.unlink(segments[-1], dir_fd=parent)
-                changes.append(FileChange(path=name_of(segments), bytes=size, change="deleted"))
-        for segments in sorted(manifest.folders - seen, reverse=True):
+        folders = [segments for segments, status in entries if stat.S_ISDIR(status.st_mode)]
+        wanted, kept = self._choose(entries, skipped)
+        # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
+        blocked = [entry for entry in wanted if self._is_folder(entry[0])]
+        taking = _Taking(guest_fd, identity)
+        for segments in folders:
+            self._take_folder(segments)
+        changes = self._take_files([entry for entry in wanted if entry not in blocked], taking)
+        changes += self._delete_files(manifest.files - kept)
+        for segments in sorted(manifest.folders - set(folders), reverse=True):
             self._drop_folder(segments)
+        changes += self._take_files(blocked, taking)
         changes.sort(key=lambda change: change.path)
         return changes, skipped
 
@@ -371,6 +358,54 @@ class Workspace:
         return found
 
     # Inner steps
+
+    def _choose(self, entries: list[Entry], skipped: list[Skipped]) -> tuple[list[Entry], set[Segments]]:
+        """The files to take, within the quota, and the paths of which an older version on disk must not be deleted."""
+        wanted: list[Entry] = []
+        kept: set[Segments] = set()
+        links: dict[int, Segments] = {}
+        budget_bytes = self.limits.workspace_bytes
+        for segments, status in entries:
+            if stat.S_ISDIR(status.st_mode):
+                continue
+            reason = _reason_to_skip(status, links.get(status.st_ino))
+            if reason is None:
+                # The tmpfs held the quota in blocks; what a sparse file claims to hold is more.
+                kept.add(segments)
+                links[status.st_ino] = segments
+                if (budget_bytes := budget_bytes - _pages(status.st_size)) < 0:
+                    reason = f"over the {self.limits.workspace_bytes:,} bytes that a workspace may hold"
+            if reason is None:
+                wanted.append((segments, status))
+            else:
+                skipped.append(Skipped(path=name_of(segments), reason=reason))
+        return wanted, kept
+
+    def _take_files(self, entries: list[Entry], taking: "_Taking") -> list[FileChange]:
+        changes = []
+        for segments, status in entries:
+            with taking.open(segments) as source:
+                change = self._take_file(source, status, segments)
+            if change is not None:
+                changes.append(change)
+        return changes
+
+    def _delete_files(self, gone: set[Segments]) -> list[FileChange]:
+        changes = []
+        for segments in gone:
+            size = self._size(segments)
+            if size is not None:
+                with self._parent(segments) as parent:
+                    os.unlink(segments[-1], dir_fd=parent)
+                changes.append(FileChange(path=name_of(segments), bytes=size, change="deleted"))
+        return changes
+
+    def _is_folder(self, segments: Segments) -> bool:
+        try:
+            with self._parent((*segments, b"")):
+                return True
+        except OSError:
+            return False
 
     def _take_folder(self, segments: Segments) -> None:
         with _folder(self._files) as top, _descend(top, segments[:-1]) as parent:
@@ -461,6 +496,7 @@ class Workspace:
         return status.st_size if stat.S_ISREG(status.st_mode) else None
 
     def _next_number(self) -> int:
+        self.make()
         with _counter_lock:
             counter = self._folder / "counter"
             number = int(counter.read_text()) + 1 if counter.exists() else 1
@@ -473,6 +509,23 @@ class Workspace:
         near = near_paths(path, (info.path for info in self.list_files()))
         advice = f"Did you mean {', '.join(near)}?" if near else "list_files shows what there is."
         return NotFound(f"There is no file {path} in the workspace. {advice}")
+
+
+@dataclass(frozen=True)
+class _Taking:
+    """A guest's tmpfs, from which files are taken with its own rights."""
+
+    guest_fd: int
+    identity: Identity
+
+    @contextmanager
+    def open(self, segments: Segments) -> Iterator[int]:
+        with _acting_as(self.identity), _descend(self.guest_fd, segments[:-1]) as parent:
+            source = os.open(segments[-1], _OPEN_FILE, dir_fd=parent)
+        try:
+            yield source
+        finally:
+            os.close(source)
 
 
 _counter_lock = threading.Lock()
@@ -531,7 +584,7 @@ def _descend(top: int, segments: Segments) -> Iterator[int]:
 
 def _walk(
     top: int, *, opened_up: bool = False, skipped: list[Skipped] | None = None, above: Segments = ()
-) -> Iterator[tuple[Segments, os.stat_result]]:
+) -> Iterator[Entry]:
     """Every entry under the folder, with its own status (never that of a link's target), no deeper than `_MAX_DEPTH`.
 
     ``opened_up``: this is a guest's tree; give its owner the right to read and search it first, leave out the mounted folders

@@ -3,8 +3,11 @@
 A document is bytes that a guest wrote, and office libraries are large parsers of such bytes.
 """
 
+import asyncio
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager
 
 from sandbox.errors import BadRequest
 from sandbox.guest_root import PROGRAMS
@@ -15,7 +18,13 @@ from sandbox.workspace import Workspace, guest_name
 OFFICE_FORMATS = ("docx", "pptx", "xlsx")
 CHECKED_FORMATS = (*OFFICE_FORMATS, "csv")
 _MAX_CHECKED = 50
+# Its second clock runs from the start of the jail, which is that of the script.
 _CHECK_LIMITS = Limits(wall_seconds=60, cpu_seconds=60, output_text_bytes=MIB)
+_MENTIONS = {
+    "docx": re.compile(rb"\bdocx\b"),
+    "openpyxl": re.compile(rb"\b(openpyxl|xlsxwriter)\b"),
+    "pptx": re.compile(rb"\bpptx\b"),
+}
 _TEXT_LIMITS = Limits(output_text_bytes=32 * MIB)
 
 
@@ -25,48 +34,69 @@ def format_of(path: str) -> str:
     return name.rsplit(".", 1)[-1].lower() if "." in name else ""
 
 
-async def check_documents(
-    runtime: Runtime, workspace: Workspace, changes: Iterable[FileChange], *, run_id: str
-) -> tuple[DocumentCheck, ...]:
-    """Re-open each document among ``changes``; one that could not be checked is not ok, with the reason."""
-    paths = [c.path for c in changes if c.change != "deleted" and format_of(c.path) in CHECKED_FORMATS]
-    if not paths:
-        return ()
-    checked = paths[:_MAX_CHECKED]
-    execution = await _run(runtime, workspace, "check.py", checked, _CHECK_LIMITS, run_id=f"{run_id}-check")
+Check = Callable[[Iterable[FileChange]], Awaitable[tuple[DocumentCheck, ...]]]
+
+
+@asynccontextmanager
+async def checking(runtime: Runtime, workspace: Workspace, script: bytes, *, run_id: str) -> AsyncIterator[Check]:
+    """Gives the function that checks the documents among a run's changes; use it around the run.
+
+    Where ``script`` names an office library, the check's jail starts and imports while the script runs.
+    """
+    preload = tuple(module for module, names in _MENTIONS.items() if names.search(script))
+    job = Job(
+        script_path=f"{PROGRAMS}/check.py", limits=_CHECK_LIMITS, preload=preload, keeps_outputs=False, tool="check"
+    )
+    final: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
+    waiting = None
+    if preload:
+        waiting = asyncio.create_task(runtime.run(job, workspace, run_id=f"{run_id}-check", final=final))
+
+    async def check(changes: Iterable[FileChange]) -> tuple[DocumentCheck, ...]:
+        paths = [c.path for c in changes if c.change != "deleted" and format_of(c.path) in CHECKED_FORMATS]
+        if not paths:
+            return ()
+        checked = paths[:_MAX_CHECKED]
+        whole = _over(job, checked)
+        if waiting is None:
+            execution = await runtime.run(whole, workspace, run_id=f"{run_id}-check")
+        else:
+            final.set_result(whole)
+            execution = await waiting
+        return tuple(_results(execution, checked, paths))
+
+    try:
+        yield check
+    finally:
+        if waiting is not None:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+
+
+def _over(job: Job, paths: Sequence[str]) -> Job:
+    """The job over these files of the workspace: they go in, and are its arguments."""
+    return job.model_copy(update={"inputs": tuple(paths), "arguments": tuple(guest_name(path) for path in paths)})
+
+
+def _results(execution: Execution, checked: Sequence[str], paths: Sequence[str]) -> Iterator[DocumentCheck]:
+    """One for each path; one that could not be checked is not ok, with the reason."""
     results = _parse(execution, checked)
-    reason = (
-        f"it could not be checked: {execution.error.message if execution.error else 'the check gave no result for it'}"
-    )
-    reasons = dict.fromkeys(paths[_MAX_CHECKED:], f"it was not checked: only {_MAX_CHECKED} documents of a run are")
-    return tuple(
-        results.get(path)
-        or DocumentCheck(path=path, ok=False, format=format_of(path), problem=reasons.get(path, reason))
-        for path in paths
-    )
+    why = execution.error.message if execution.error else "the check gave no result for it"
+    for path in paths:
+        problem = f"it could not be checked: {why}"
+        if path not in checked:
+            problem = f"it was not checked: only {_MAX_CHECKED} documents of a run are"
+        yield results.get(path) or DocumentCheck(path=path, ok=False, format=format_of(path), problem=problem)
 
 
 async def text_of(runtime: Runtime, workspace: Workspace, path: str, *, run_id: str) -> str:
     """The text of an office document by lines; raises `BadRequest` if it can't be opened."""
-    execution = await _run(runtime, workspace, "office_text.py", [path], _TEXT_LIMITS, run_id=f"{run_id}-text")
+    job = Job(script_path=f"{PROGRAMS}/office_text.py", limits=_TEXT_LIMITS, keeps_outputs=False, tool="read_file")
+    execution = await runtime.run(_over(job, [path]), workspace, run_id=f"{run_id}-text")
     if execution.status is not Status.SUCCEEDED:
         why = execution.error.message if execution.error else execution.status
         raise BadRequest(f"{path} can't be opened as a .{format_of(path)} document: {why}")
     return execution.stdout.text
-
-
-async def _run(
-    runtime: Runtime, workspace: Workspace, program: str, paths: Sequence[str], limits: Limits, *, run_id: str
-) -> Execution:
-    job = Job(
-        script_path=f"{PROGRAMS}/{program}",
-        arguments=tuple(guest_name(path) for path in paths),
-        limits=limits,
-        inputs=tuple(paths),
-        keeps_outputs=False,
-        tool=program.removesuffix(".py"),
-    )
-    return await runtime.run(job, workspace, run_id=run_id)
 
 
 def _parse(execution: Execution, paths: Sequence[str]) -> dict[str, DocumentCheck]:

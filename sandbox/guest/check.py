@@ -15,7 +15,7 @@ from urllib.parse import unquote
 from xml.parsers import expat
 
 _MAX_UNPACKED_BYTES = 1 << 30
-_MAX_LOADED_SHEET_BYTES = 8 << 20
+_MAX_LOADED_SHEET_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
 _RELATIONSHIPS = "http://schemas.openxmlformats.org/package/2006/relationships"
 _CONTENT_TYPES = "[Content_Types].xml"

@@ -1,8 +1,8 @@
-"""Process 1 of a jail. Usage: python -S init.py CONTROL_FD
+"""Process 1 of a jail. Usage: python -S init.pyc CONTROL_FD [MODULE …]
 
 It hands the service the folders that the run writes to, waits for GO, forks the process that runs the script, buries
 whatever dies in the jail, and says how the script ended. It never runs guest code. It leaves as soon as the script has
-ended or the service is gone, and with it the kernel kills everything else in the jail.
+ended or the service is gone, and with it the kernel kills everything else in the jail. MODULEs are imported while it waits.
 
 Its time is part of every run. So modules are taken bare (`_socket`, not `socket`) and late: those that are not needed to
 say READY while the service fills the workspace, and those that are not needed to fork while the script runs.
@@ -26,6 +26,7 @@ def main():
         os.close(fd)
     _do_what_site_does()
     import _signal
+    import gc
 
     import run
 
@@ -35,10 +36,14 @@ def main():
     wake_read, wake_write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     _signal.signal(_signal.SIGCHLD, _nothing)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
+    for module in sys.argv[2:]:
+        __import__(module)
     message = control.recv(wire.MAX_MESSAGE_BYTES)
     if not message:
         return
     script_path, arguments = wire.decode_go(message)
+    # What is there now will never be looked at by the garbage collector, so its pages stay shared.
+    gc.freeze()
     child = os.fork()
     if child == 0:
         _signal.set_wakeup_fd(-1)

@@ -36,8 +36,6 @@ def run_script(path, arguments):
     sys.modules["__main__"] = main
     for ours in ("run", "wire"):
         sys.modules.pop(ours, None)
-    # What is there now will never be looked at by the garbage collector, so its pages stay shared with process 1.
-    gc.freeze()
     exit_code = 0
     try:
         with open(path, "rb") as file:

@@ -29,27 +29,25 @@ def answer(
     libraries: dict[str, str],
     warnings: tuple[str, ...],
 ) -> Execution:
-    """Judge ``outcome``, write what must be kept under ``results/`` and ``errors/``, and close its captures."""
+    """Judge ``outcome``, write what must be kept under ``results/`` and ``errors/``."""
     report = failures.parse_report(outcome.report.get("error.json"))
     status, exit_code, signal_name = _judge(outcome, report)
     if status is Status.SUCCEEDED:
         report = None
     notes = list(warnings)
-    try:
-        error = None
-        kept_stderr = None
-        if status is not Status.SUCCEEDED:
-            error = _error(outcome, job, workspace, report, status, exit_code, signal_name, libraries)
-            kept_stderr = error.traceback_path
-        elif outcome.stderr.truncated:
-            kept_stderr = workspace.write_own("errors", f"-{job.tool}.stderr.txt", _chunks(outcome.stderr))
-        kept_stdout = None
-        if outcome.stdout.truncated:
-            kept_stdout = workspace.write_own("results", f"-{job.tool}.stdout.txt", _chunks(outcome.stdout))
-        stdout, stderr = _stream(outcome.stdout, kept_stdout), _stream(outcome.stderr, kept_stderr)
-    finally:
-        outcome.stdout.close()
-        outcome.stderr.close()
+    error = None
+    kept_stderr = None
+    if status is not Status.SUCCEEDED:
+        error = _error(outcome, job, workspace, report, status, exit_code, signal_name, libraries)
+        kept_stderr = error.traceback_path
+    elif outcome.stderr.truncated:
+        kept_stderr = workspace.write_own("errors", f"-{job.tool}.stderr.txt", _chunks(outcome.stderr))
+    kept_stdout = None
+    if outcome.stdout.truncated:
+        kept_stdout = workspace.write_own("results", f"-{job.tool}.stdout.txt", _chunks(outcome.stdout))
+    stdout, stderr = _stream(outcome.stdout, kept_stdout), _stream(outcome.stderr, kept_stderr)
+    if report is not None:
+        stderr = _without_traceback(stderr, outcome)
     for what, found in (("files", outcome.changes), ("skipped", outcome.skipped)):
         if len(found) > _MAX_LISTED:
             notes.append(f"{what} lists the first {_MAX_LISTED:,} of {len(found):,}; list_files shows all files.")
@@ -156,7 +154,8 @@ def _error(
 def _full_text(outcome: Outcome, job: Job, status: Status, otherwise: tuple[str, str]) -> Iterator[bytes]:
     """All of stderr; the traceback too, if the script kept it from stderr."""
     script = job.script_path.removeprefix(GUEST_PATH + "/")
-    yield f"{script}: {status.value}. {otherwise[1] if 'error.json' not in outcome.report else ''}\n\n".encode()
+    why = "" if "error.json" in outcome.report else f": {otherwise[1]}"
+    yield f"{script}: {status.value}{why}\n".encode()
     tail = b""
     for chunk in _chunks(outcome.stderr):
         tail = (tail + chunk)[-2 * _CHUNK_BYTES :]
@@ -177,6 +176,15 @@ def _chunks(capture: Capture) -> Iterator[bytes]:
 
 def _stream(capture: Capture, path: str | None) -> Stream:
     return Stream(text=capture.text(), bytes=capture.total_bytes, truncated=capture.truncated, path=path)
+
+
+def _without_traceback(stderr: Stream, outcome: Outcome) -> Stream:
+    """The model gets the traceback once, in short, as the error; the whole of it is in the file."""
+    traceback = outcome.report.get("traceback.txt", b"").decode("utf-8", "replace")
+    if not traceback or traceback not in stderr.text:
+        return stderr
+    note = f"[traceback left out: see {stderr.path}]\n"
+    return stderr.model_copy(update={"text": note.join(stderr.text.rsplit(traceback, 1)), "truncated": True})
 
 
 def _usage(outcome: Outcome) -> Usage:

@@ -1,14 +1,16 @@
 """The cold runtime: a fresh nsjail, with a fresh interpreter in it, for every run."""
 
-import asyncio
 import functools
 import importlib.util
 import logging
 import math
 import os
+import secrets
 import socket
 import subprocess
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,8 @@ from sandbox.guest_root import IMAGE, GuestRoot
 from sandbox.job import MIB, Execution, Job, Limits
 from sandbox.runtimes import cgroups, host, seccomp
 from sandbox.runtimes.answer import answer
-from sandbox.runtimes.cgroups import CgroupHost, NoCgroups
-from sandbox.runtimes.session import run_session
+from sandbox.runtimes.cgroups import CgroupHost, NoCgroups, RunCgroup
+from sandbox.runtimes.session import Outcome, run_session
 from sandbox.runtimes.streams import OnOutput, readable
 from sandbox.workspace import GUEST_PATH, READ_ONLY_FOLDERS, Identity, Workspace
 
@@ -64,8 +66,9 @@ class Walls:
     seccomp: str = field(default_factory=seccomp.kafel)
 
 
-def build_argv(walls: Walls, limits: Limits, *, control_fd: int, log_fd: int, read_only: dict[str, Path]) -> list[str]:
+def build_argv(walls: Walls, job: Job, *, control_fd: int, log_fd: int, read_only: dict[str, Path]) -> list[str]:
     """The command of one jail. Pure; nothing that a guest chose is in it: its job travels by the wire."""
+    limits = job.limits
     size, files, tmp = limits.workspace_bytes, limits.workspace_files, limits.tmp_bytes
     # Some inodes are not the guest's: the root of the tmpfs and the places for the mounts.
     workspace = f"size={size},nr_inodes={files + 1 + len(READ_ONLY_FOLDERS)},mode=0755"
@@ -91,7 +94,7 @@ def build_argv(walls: Walls, limits: Limits, *, control_fd: int, log_fd: int, re
     argv += ["--seccomp_string", walls.seccomp]
     for name, value in walls.environment.items():
         argv += ["--env", f"{name}={value}"]
-    return [*argv, "--", guest_root.PYTHON, "-S", f"{guest_root.PROGRAMS}/init.py", str(control_fd)]
+    return [*argv, "--", guest_root.PYTHON, "-S", f"{guest_root.PROGRAMS}/init.pyc", str(control_fd), *job.preload]
 
 
 class NsjailRuntime:
@@ -115,24 +118,31 @@ class NsjailRuntime:
         self._walls = replace(standing, **(walls or {}))
         self._root = root
 
-    async def run(self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None) -> Execution:
-        limits = job.limits
-        cgroup = None
-        if self._cgroups is not None:
-            cgroup = self._cgroups.create(
-                os.urandom(8).hex(), memory_bytes=limits.memory_bytes, processes=limits.processes + _OWN_PROCESSES
-            )
+    async def run(
+        self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
+        final: Awaitable[Job] | None = None,
+    ) -> Execution:  # fmt: skip
+        def spawn() -> "_Spawned":
+            return _spawn(self._walls, job, {name: workspace.host_folder(name) for name in READ_ONLY_FOLDERS})
 
-        async def spawn() -> "_Spawned":
-            return _spawn(self._walls, limits, {name: workspace.host_folder(name) for name in READ_ONLY_FOLDERS})
+        def judge(outcome: Outcome) -> Execution:
+            return answer(
+                outcome, job, workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
+                warnings=self.warnings,
+            )  # fmt: skip
 
-        outcome = await run_session(
-            spawn, job, workspace, identity=self._walls.identity, cgroup=cgroup, on_output=on_output
-        )
-        return await asyncio.to_thread(
-            answer, outcome, job, workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
-            warnings=self.warnings,
+        return await run_session(
+            spawn, judge, job, workspace, identity=self._walls.identity, make_cgroup=self._group_for(job.limits),
+            on_output=on_output, final=final,
         )  # fmt: skip
+
+    def _group_for(self, limits: Limits) -> Callable[[], RunCgroup] | None:
+        if self._cgroups is None:
+            return None
+        processes = limits.processes + _OWN_PROCESSES
+        return partial(
+            self._cgroups.create, secrets.token_hex(8), memory_bytes=limits.memory_bytes, processes=processes
+        )
 
     async def close(self) -> None:
         if self._cgroups is not None:
@@ -198,14 +208,14 @@ class _Spawned:
         return f"{host.cure_for_no_namespaces()} nsjail said: {said or 'nothing'}".strip()
 
 
-def _spawn(walls: Walls, limits: Limits, read_only: dict[str, Path]) -> _Spawned:
+def _spawn(walls: Walls, job: Job, read_only: dict[str, Path]) -> _Spawned:
     control, jail_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # so that READY brings process 1's id on the host
     control.setblocking(False)
     log_fd = os.memfd_create("nsjail-log")
     stdout, stdout_write = os.pipe()
     stderr, stderr_write = os.pipe()
-    argv = build_argv(walls, limits, control_fd=jail_end.fileno(), log_fd=log_fd, read_only=read_only)
+    argv = build_argv(walls, job, control_fd=jail_end.fileno(), log_fd=log_fd, read_only=read_only)
     try:
         process = subprocess.Popen(  # noqa: S603  our own argv
             argv, stdin=subprocess.DEVNULL, stdout=stdout_write, stderr=stderr_write,

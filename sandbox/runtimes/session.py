@@ -19,15 +19,17 @@ from collections.abc import Awaitable, Callable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from sandbox.errors import JailFailed
 from sandbox.guest import wire
-from sandbox.job import FileChange, Job, Skipped, Status
+from sandbox.job import Execution, FileChange, Job, Skipped, Status
 from sandbox.runtimes.cgroups import Counters, RunCgroup
 from sandbox.runtimes.process_tree import proportional_memory_bytes
 from sandbox.runtimes.streams import Capture, OnOutput, Reader, readable
-from sandbox.workspace import Identity, Manifest, Workspace
+from sandbox.workspace import Identity, Workspace
+
+T = TypeVar("T")
 
 _START_SECONDS = 20
 _GONE_SECONDS = 10
@@ -46,7 +48,7 @@ class Spawned(Protocol):
     """The parent of process 1."""
 
     async def gone(self) -> None:
-        """Wait until every process of the jail is gone."""
+        """Wait for the outer process, and let go of it."""
 
     def kill(self) -> None:
         """Kill the outer process."""
@@ -74,71 +76,122 @@ class Outcome:
     changes: list[FileChange] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
+    def close(self) -> None:
+        """Give back the disk of the captured output."""
+        self.stdout.close()
+        self.stderr.close()
+
 
 async def run_session(
-    spawn: Callable[[], Awaitable[Spawned]],
+    spawn: Callable[[], Spawned],
+    judge: Callable[[Outcome], Execution],
     job: Job,
     workspace: Workspace,
     *,
     identity: Identity,
-    cgroup: RunCgroup | None,
+    make_cgroup: Callable[[], RunCgroup] | None,
     on_output: OnOutput | None,
-) -> Outcome:
-    """Run ``job``. ``cgroup`` is removed at the end; where it is None, memory is watched from outside."""
-    limits = job.limits
-    kept = {"text_bytes": limits.output_text_bytes, "disk_bytes": limits.output_disk_bytes}
+    final: Awaitable[Job] | None = None,
+) -> Execution:
+    """Run ``job`` and give what ``judge`` makes of the facts. Where ``make_cgroup`` is None, memory is watched from outside."""
+    kept = {"text_bytes": job.limits.output_text_bytes, "disk_bytes": job.limits.output_disk_bytes}
     outcome = Outcome(
         stdout=Capture("stdout", folder=workspace.spool_folder, **kept),
         stderr=Capture("stderr", folder=workspace.spool_folder, **kept),
     )
     with ExitStack() as cleanup:
-        if cgroup is not None:
-            cleanup.callback(cgroup.remove)
-        spawned = await spawn()
+        cleanup.callback(outcome.close)
+        spawned = spawn()
+        try:
+            session = _Session(spawned, job, workspace, outcome, identity, on_output, cleanup)
+            await session.go_through(make_cgroup, final)
+            return await _uninterrupted(asyncio.to_thread(session.take, judge))
+        finally:
+            await _uninterrupted(spawned.gone())
+
+
+class _Session:
+    """The steps between the start of a jail and the answer. ``cleanup`` undoes them, last first."""
+
+    def __init__(
+        self, spawned: Spawned, job: Job, workspace: Workspace, outcome: Outcome, identity: Identity,
+        on_output: OnOutput | None, cleanup: ExitStack,
+    ) -> None:  # fmt: skip
+        self._spawned = spawned
+        self._job = job
+        self._workspace = workspace
+        self._outcome = outcome
+        self._identity = identity
+        self._cleanup = cleanup
+        self._stop = _Stop(spawned, outcome)
         cleanup.callback(spawned.control.close)
-        stop = _Stop(spawned, outcome)
-
-        def over_limit() -> None:
-            stop(Status.OUTPUT_LIMIT, f"It printed more than {limits.output_disk_bytes:,} bytes.")
-
-        readers = [
-            Reader(fd, capture, on_output=on_output, on_limit=over_limit)
+        self._readers = [
+            Reader(fd, capture, on_output=on_output, on_limit=self._over_output_limit)
             for fd, capture in ((spawned.stdout_fd, outcome.stdout), (spawned.stderr_fd, outcome.stderr))
         ]
-        for reader in readers:
+        for reader in self._readers:
             cleanup.callback(reader.close)
+
+    async def go_through(self, make_cgroup: Callable[[], RunCgroup] | None, final: Awaitable[Job] | None) -> None:
+        """From READY until the jail is quiet. If it raises, the jail has been killed."""
         try:
-            joining = asyncio.ensure_future(asyncio.to_thread(_join_early, spawned.outer_pid, cgroup))
+            entering = asyncio.ensure_future(asyncio.to_thread(_enter_group, self._spawned.outer_pid, make_cgroup))
             try:
-                jail = await _ready(spawned)
+                jail = await _ready(self._spawned)
             finally:
-                joined = await joining
-            cleanup.callback(jail.close)
-            stop.pidfd = jail.pidfd
-            # A cancelled wait does not stop the thread, so wait for it all the same before the descriptors are closed.
-            filling = asyncio.ensure_future(
-                asyncio.to_thread(workspace.copy_in, jail.workspace_fd, identity, only=job.inputs)
-            )
-            try:
-                manifest = await asyncio.shield(filling)
-            except asyncio.CancelledError:
-                await asyncio.wait([filling])
-                raise
-            if cgroup is not None and joined != jail.pid:
+                cgroup, entered = await _uninterrupted(entering)
+                if cgroup is not None:
+                    self._cleanup.callback(cgroup.remove)
+            self._cleanup.callback(jail.close)
+            self._stop.pidfd = jail.pidfd
+            if final is not None:
+                self._job = await final
+            self._jail = jail
+            await _uninterrupted(asyncio.to_thread(self._fill))
+            if cgroup is not None and entered != jail.pid:
                 cgroup.join(jail.pid)
-            await _let_run(spawned, jail, job, outcome, stop, cgroup)
+            await _let_run(self._spawned, jail, self._job, self._outcome, self._stop, cgroup)
+            await _until_quiet(jail, self._stop)
         except BaseException:
-            stop(Status.KILLED, "The call was cancelled.")
-            spawned.kill()
+            self._stop(Status.KILLED, "The call was cancelled.")
+            self._spawned.kill()
             raise
-        finally:
-            await _until_gone(spawned)
-        for reader in readers:
-            await reader.ended(timeout_seconds=2)
+        for reader in self._readers:
+            reader.drain()
         if cgroup is not None:
-            outcome.counters = cgroup.counters()
-        await asyncio.shield(asyncio.to_thread(_take, outcome, job, workspace, jail, identity, manifest))
-    return outcome
+            self._outcome.counters = cgroup.counters()
+
+    def take(self, judge: Callable[[Outcome], Execution]) -> Execution:
+        """Take what the run left, and judge it."""
+        outcome, jail = self._outcome, self._jail
+        space = os.fstatvfs(jail.workspace_fd)
+        outcome.workspace_full = space.f_bavail == 0 or space.f_ffree == 0
+        outcome.report = self._workspace.read_report(jail.report_fd, self._identity, max_bytes=_MAX_REPORT_BYTES)
+        if self._job.keeps_outputs:
+            outcome.changes, outcome.skipped = self._workspace.commit(jail.workspace_fd, self._identity, self._manifest)
+        return judge(outcome)
+
+    def _fill(self) -> None:
+        self._manifest = self._workspace.copy_in(self._jail.workspace_fd, self._identity, only=self._job.inputs)
+
+    def _over_output_limit(self) -> None:
+        limit = self._job.limits.output_disk_bytes
+        self._stop(Status.OUTPUT_LIMIT, f"It printed more than {limit:,} bytes.")
+
+
+async def _uninterrupted(work: Awaitable[T]) -> T:
+    """Wait for work that must not be left alone: a cancelled caller waits too, and is told afterwards.
+
+    A thread goes on when its waiter is cancelled, and would use descriptors that are closed, or another's, by then.
+    """
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
+        raise
 
 
 @dataclass
@@ -195,23 +248,24 @@ async def _ready(spawned: Spawned) -> _Jail:
     return _Jail(pid=pid, pidfd=os.pidfd_open(pid), workspace_fd=fds[0], report_fd=fds[1])
 
 
-def _join_early(outer_pid: int, cgroup: RunCgroup | None) -> int:
-    """Put process 1 into its group while its interpreter starts, and give its id, or 0 if it was not to be seen.
+def _enter_group(outer_pid: int, make_cgroup: Callable[[], RunCgroup] | None) -> tuple[RunCgroup | None, int]:
+    """Make the run's group and put process 1 in while its interpreter starts; its id, or 0 if it was not to be seen yet.
 
     The kernel lets a first process change its group only after a grace period, 8 ms on the test machines, and others that
     follow at once in no time. So its parent goes in first, as soon as it is there, while it still builds the jail.
     """
-    if cgroup is None:
-        return 0
+    if make_cgroup is None:
+        return None, 0
+    cgroup = make_cgroup()
     children = Path(f"/proc/{outer_pid}/task/{outer_pid}/children")
     with suppress(OSError):
         cgroup.join(outer_pid)
         for _ in range(_EARLY_LOOKS):
             if pids := children.read_text().split():
                 cgroup.join(int(pids[0]))
-                return int(pids[0])
+                return cgroup, int(pids[0])
             time.sleep(0.001)
-    return 0
+    return cgroup, 0
 
 
 async def _let_run(
@@ -254,29 +308,11 @@ async def _watch(pid: int, job: Job, stop: _Stop, cgroup: RunCgroup | None) -> N
             stop(Status.OUT_OF_MEMORY, "One of its processes was killed at the memory limit.")
 
 
-async def _until_gone(spawned: Spawned) -> None:
-    """Wait for the end of the outer process; a cancelled caller waits too, since the files are not quiet before."""
-    waiting = asyncio.ensure_future(spawned.gone())
-    deadline = time.monotonic() + _GONE_SECONDS
-    cancelled = None
-    while not waiting.done():
-        try:
-            await asyncio.wait([waiting], timeout=max(0.1, deadline - time.monotonic()))
-        except asyncio.CancelledError as cancellation:
-            cancelled = cancellation
-        if not waiting.done() and time.monotonic() > deadline:
-            spawned.kill()
-            deadline += _GONE_SECONDS
-    waiting.result()
-    if cancelled is not None:
-        raise cancelled
-
-
-def _take(
-    outcome: Outcome, job: Job, workspace: Workspace, jail: _Jail, identity: Identity, manifest: Manifest
-) -> None:
-    space = os.fstatvfs(jail.workspace_fd)
-    outcome.workspace_full = space.f_bavail == 0 or space.f_ffree == 0
-    outcome.report = workspace.read_report(jail.report_fd, identity, max_bytes=_MAX_REPORT_BYTES)
-    if job.keeps_outputs:
-        outcome.changes, outcome.skipped = workspace.commit(jail.workspace_fd, identity, manifest)
+async def _until_quiet(jail: _Jail, stop: "_Stop") -> None:
+    """Wait for the end of process 1, which the kernel lets end only after every other process of the jail has."""
+    try:
+        async with asyncio.timeout(_GONE_SECONDS):
+            await readable(jail.pidfd)
+    except TimeoutError:
+        stop(Status.KILLED, "The jail did not end by itself.")
+        await readable(jail.pidfd)

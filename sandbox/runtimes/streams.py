@@ -95,7 +95,7 @@ async def readable(fd: int) -> None:
 
 
 class Reader:
-    """Reads a pipe on the event loop until its end."""
+    """Reads a pipe on the event loop as output comes."""
 
     def __init__(self, fd: int, capture: Capture, *, on_output: OnOutput | None, on_limit: Callable[[], None]) -> None:
         self._fd = fd
@@ -103,7 +103,7 @@ class Reader:
         self._on_output = on_output
         self._on_limit = on_limit
         self._loop = asyncio.get_running_loop()
-        self._ended = self._loop.create_future()
+        self._closed = False
         os.set_blocking(fd, False)
         self._loop.add_reader(fd, self._read)
 
@@ -112,25 +112,32 @@ class Reader:
             data = os.read(self._fd, _READ_BYTES)
         except BlockingIOError:
             return
-        if not data:
+        if data:
+            self._take(data)
+        else:
             self.close()
-            return
+
+    def _take(self, data: bytes) -> None:
         if not self._capture.feed(data):
             self._on_limit()
         if self._on_output is not None:
             self._on_output(self._capture.name, data)
 
-    async def ended(self, timeout_seconds: float) -> None:
-        """Wait for the end of the pipe, but not for ever: a process that we could not kill may hold it."""
-        try:
-            async with asyncio.timeout(timeout_seconds):
-                await asyncio.shield(self._ended)
-        except TimeoutError:
-            self.close()
+    def drain(self) -> None:
+        """Take what is still in the pipe, and stop. For when no process of the guest lives that could write more."""
+        while not self._closed:
+            try:
+                data = os.read(self._fd, _READ_BYTES)
+            except BlockingIOError:
+                data = b""
+            if data:
+                self._take(data)
+            else:
+                self.close()
 
     def close(self) -> None:
         """Stop reading."""
-        if not self._ended.done():
+        if not self._closed:
+            self._closed = True
             self._loop.remove_reader(self._fd)
             os.close(self._fd)
-            self._ended.set_result(None)

@@ -12,6 +12,7 @@ from sandbox.documents.check import OFFICE_FORMATS, format_of, text_of
 from sandbox.errors import BadRequest, EditMismatch, InvalidArguments
 from sandbox.job import MIB, FileChange
 from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
+from sandbox.workspace import name_of, segments_of
 
 MAX_READ_CHARACTERS = 20_000
 _MAX_LISTED = 500
@@ -117,7 +118,7 @@ def _read_part(file: BinaryIO, given: ReadFileInput, note: str | None) -> ReadFi
     if replaced:
         note = " ".join(filter(None, (note, "Bytes that are not UTF-8 are shown as U+FFFD.")))
     return ReadFileOutput(
-        path=given.path,
+        path=name_of(segments_of(given.path)),
         text=text,
         start_line=given.start_line,
         total_lines=total_lines,

@@ -1,10 +1,11 @@
 """The tool that runs a script."""
 
+import time
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from sandbox.documents.check import check_documents, describe_problem
+from sandbox.documents.check import checking, describe_problem
 from sandbox.errors import InvalidArguments
 from sandbox.job import MIB, Execution, Job, Limits
 from sandbox.tools.registry import Call, Tool, ToolInput
@@ -18,11 +19,12 @@ Run a Python {python} script in a sandbox and get its output and the files it ma
 
 - Give `path` to run a script that is in the workspace, or `code` for a new one. Inline code is saved and its path comes back as \
 `script_path`: to run or mend it later, use that path with run_python or edit_file, and do not type the script again.
-- The script starts in /workspace. Tool results are files there (results/…): read them by path inside the script, never copy rows \
+- The script starts in /workspace. Tool results are files there (results/…): read them by path in the script, never copy rows \
 into code. results/ and errors/ are read-only; write anything else anywhere else under /workspace.
 - There are the standard library and {libraries}. No other packages, no pandas or numpy, no network, no shell, no stdin.
-- To make Word, PowerPoint or Excel files, write them with these libraries; each document is re-opened and checked, see `documents`. \
-Say that a file is ready only if it is listed in `files` and its check is ok.
+- Write Word, PowerPoint and Excel files with these libraries; each document is re-opened and checked, see `documents`. \
+Say that a file is ready only if it is listed in `files` and its check is ok. Prefer native charts to drawn pictures: there \
+are no fonts but Pillow's own, which has only ASCII letters.
 - print() what you want to see; up to {output} KiB come back. Limits: {seconds} s, {memory} MiB of memory, {file} MiB for one file.
 - If it fails, `error.summary` says what and where, and `error.traceback_path` has all of it. Mend the script with edit_file \
 and run it again by path.\
@@ -63,16 +65,18 @@ async def run_python(call: Call, given: RunPythonInput) -> Execution:
                 f"timeout_seconds can be at most {limits.wall_seconds:g}, the limit of this service."
             )
         limits = limits.model_copy(update={"wall_seconds": given.timeout_seconds})
-    if given.path is not None:
-        path = guest_name(given.path)
-        workspace.open_file(given.path).close()  # raises NotFound, naming files that are near
-    else:
-        path = workspace.write_script(given.code or "")
-    job = Job(script_path=f"{GUEST_PATH}/{path}", arguments=tuple(given.arguments), limits=limits)
-    execution = await call.runtime.run(job, workspace, run_id=call.id, on_output=call.on_output)
-    documents = await check_documents(call.runtime, workspace, execution.files, run_id=call.id)
+    path = given.path if given.path is not None else workspace.write_script(given.code or "")
+    script = workspace.read_bytes(path)  # raises NotFound, naming files that are near
+    job = Job(script_path=f"{GUEST_PATH}/{guest_name(path)}", arguments=tuple(given.arguments), limits=limits)
+    async with checking(call.runtime, workspace, script, run_id=call.id) as check:
+        execution = await call.runtime.run(job, workspace, run_id=call.id, on_output=call.on_output)
+        started = time.monotonic()
+        documents = await check(execution.files)
+    usage = execution.usage.model_copy(update={"check_seconds": round(time.monotonic() - started, 6)})
     broken = tuple(describe_problem(result) for result in documents if not result.ok)
-    return execution.model_copy(update={"documents": documents, "warnings": (*broken, *execution.warnings)})
+    return execution.model_copy(
+        update={"documents": documents, "usage": usage, "warnings": (*broken, *execution.warnings)}
+    )
 
 
 def tool(*, python_version: str, libraries: dict[str, str], limits: Limits) -> Tool[RunPythonInput, Execution]:

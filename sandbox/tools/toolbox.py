@@ -4,14 +4,15 @@ import asyncio
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import BaseModel, ValidationError
 
 from sandbox import guest_root
-from sandbox.documents.check import check_documents
+from sandbox.documents.check import checking
 from sandbox.errors import Busy, InvalidArguments, JailFailed, NotFound, SpillboxError
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
@@ -33,11 +34,13 @@ class Claiming(Wrapper):
         super().__init__(inner)
         self._records = records
 
-    async def run(self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None) -> Execution:
-        if not job.keeps_outputs:
-            return await super().run(job, workspace, run_id=run_id, on_output=on_output)
-        with self._records.running(run_id, workspace.id):
-            return await super().run(job, workspace, run_id=run_id, on_output=on_output)
+    async def run(
+        self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
+        final: Awaitable[Job] | None = None,
+    ) -> Execution:  # fmt: skip
+        claim = self._records.running(run_id, workspace.id) if job.keeps_outputs else nullcontext()
+        with claim:
+            return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
 
 
 class Toolbox:
@@ -126,8 +129,9 @@ class Toolbox:
         """Build one document of each kind in a jail and check them."""
         with self.workspaces.scratch() as workspace:
             job = Job(script_path=f"{guest_root.PROGRAMS}/try_documents.py")
-            execution = await self.runtime.run(job, workspace, run_id="try")
-            documents = await check_documents(self.runtime, workspace, execution.files, run_id="try")
+            async with checking(self.runtime, workspace, b"", run_id="try") as check:
+                execution = await self.runtime.run(job, workspace, run_id="try")
+                documents = await check(execution.files)
         return execution.model_copy(update={"documents": documents})
 
     async def _do(self, tool: AnyTool, call: Call, given: BaseModel) -> BaseModel:

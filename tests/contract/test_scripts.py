@@ -117,12 +117,12 @@ async def test_exit_codes_are_those_of_python(run: Run, code: str, exit_code: in
 
 
 @pytest.mark.case("R17")
-async def test_a_syntax_error_shows_its_line(run: Run) -> None:
+async def test_a_syntax_error_shows_its_line(run: Run, workspace: Workspace) -> None:
     done = await run("x = 1\ndef broken(:\n  pass")
     assert done.error is not None
     assert (done.error.type, done.error.path, done.error.line) == ("SyntaxError", "scripts/script.py", 2)
     assert done.error.source_line == "def broken(:"
-    assert "Traceback" not in done.stderr.text
+    assert b"Traceback" not in workspace.read_bytes(done.error.traceback_path or "")
 
 
 @pytest.mark.case("R17")
@@ -170,10 +170,23 @@ async def test_chained_and_grouped_and_huge_exceptions_stay_short_and_are_kept_w
     assert len(workspace.read_bytes(huge.error.traceback_path or "")) > 100_000
 
 
-async def test_no_frame_of_ours_shows(run: Run) -> None:
+async def test_the_traceback_is_told_once_and_kept_whole(run: Run, workspace: Workspace) -> None:
+    done = await run("import sys\nprint('before', file=sys.stderr)\n1/0")
+    assert done.error is not None
+    assert done.stderr.text == f"before\n[traceback left out: see {done.error.traceback_path}]\n"
+    assert workspace.read_bytes(done.error.traceback_path or "").decode() == (
+        "scripts/script.py: failed\nbefore\nTraceback (most recent call last):\n"
+        '  File "/workspace/scripts/script.py", line 3, in <module>\n    1/0\n    ~^~\nZeroDivisionError: division by zero\n'
+    )
+
+
+async def test_no_frame_of_ours_shows(run: Run, workspace: Workspace) -> None:
     done = await run("import threading\ndef f(): 1/0\nt = threading.Thread(target=f); t.start(); t.join()\nf()")
-    assert "/opt/spillbox" not in done.stderr.text
-    assert "run_script" not in done.stderr.text
+    assert done.error is not None
+    whole = workspace.read_bytes(done.error.traceback_path or "") + done.stderr.text.encode()
+    assert whole.count(b"ZeroDivisionError") == 3  # the thread's in both, the script's own in the file only
+    assert b"/opt/spillbox" not in whole
+    assert b"run_script" not in whole
 
 
 async def test_a_traceback_is_kept_even_if_the_script_hides_it(run: Run, workspace: Workspace) -> None:

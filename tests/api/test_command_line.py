@@ -1,0 +1,67 @@
+"""The command line: the script's own output and exit status, and clear refusals."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandbox.guest_root import GuestRoot
+
+
+@pytest.fixture
+def folder(root: GuestRoot, tmp_path: Path) -> Path:
+    (tmp_path / "guest-root").symlink_to(root.path.resolve())
+    return tmp_path
+
+
+def spillbox(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command, *others = arguments
+    return subprocess.run(
+        [sys.executable, "-m", "api", command, "--data-dir", str(folder), *others], capture_output=True, text=True, check=False,
+        timeout=60,
+    )  # fmt: skip
+
+
+def test_a_script_runs_with_its_files_and_arguments(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text(
+        "import sys\nprint(open('in.txt').read(), sys.argv[1:])\nopen('out.csv', 'w').write('a')"
+    )
+    (tmp_path / "in.txt").write_text("data")
+    done = spillbox(folder, "run", "--file", str(tmp_path / "in.txt"), str(tmp_path / "s.py"), "-x", "y")
+    assert (done.returncode, done.stdout) == (0, "data ['-x', 'y']\n")
+    assert f"created: {folder}/workspaces/cli/files/out.csv (1 bytes)" in done.stderr
+    assert "checked: out.csv: ok" in done.stderr
+    again = spillbox(folder, "run", "--json", "scripts/s.py")
+    assert json.loads(again.stdout)["status"] == "succeeded"
+
+
+def test_a_failure_has_the_scripts_exit_status_and_the_short_message(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("import sys\nsys.exit(7)")
+    assert spillbox(folder, "run", str(tmp_path / "s.py")).returncode == 7
+    (tmp_path / "s.py").write_text("1/0")
+    done = spillbox(folder, "run", str(tmp_path / "s.py"))
+    assert done.returncode == 1
+    assert "ZeroDivisionError: division by zero\n  at scripts/s.py, line 1" in done.stderr
+
+
+def test_mistakes_are_told_in_one_line(folder: Path, tmp_path: Path) -> None:
+    for arguments, words in (
+        (("run", "none.py"), "There is no script none.py"),
+        (("run", "--workspace", "../x", "none.py"), "invalid_workspace"),
+        (("run", "--file", "/none", "none.py"), "/none"),
+        (("serve", "--host", "0.0.0.0"), "SPILLBOX_API_KEY"),
+    ):
+        done = spillbox(folder, *arguments)
+        assert done.returncode in (64, 70)
+        assert words in done.stderr
+        assert "Traceback" not in done.stderr
+    unready = spillbox(tmp_path / "empty", "run", "none.py")
+    assert "spillbox setup" in unready.stderr
+
+
+def test_tools_are_printed_as_json(folder: Path) -> None:
+    assert {tool["name"] for tool in json.loads(spillbox(folder, "tools", "--format", "anthropic").stdout)} >= {
+        "run_python"
+    }

@@ -1,0 +1,137 @@
+"""Documents are re-opened and checked in a jail; a broken one is refused with the part that is wrong."""
+
+import io
+import zipfile
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from sandbox.documents.check import checking, describe_problem
+from sandbox.guest_root import GuestRoot
+from sandbox.job import DocumentCheck, FileChange
+from sandbox.runtimes.nsjail import NsjailRuntime
+from sandbox.workspace import Workspace
+from tests.conftest import Run, runner
+
+Check = Callable[..., Awaitable[dict[str, DocumentCheck]]]
+
+MAKE = """
+import docx, openpyxl, pptx, csv
+wb = openpyxl.Workbook(); wb.active.title = 'One & two'; wb.active.append(['a', 1]); wb.create_sheet('Empty'); wb.save('a.xlsx')
+d = docx.Document(); d.add_paragraph('p'); d.add_table(2, 2); d.save('a.docx')
+p = pptx.Presentation()
+for _ in range(3): p.slides.add_slide(p.slide_layouts[6])
+p.save('a.pptx')
+with open('a.csv', 'w', newline='', encoding='utf-8-sig') as f: csv.writer(f).writerows([['h', 'i'], ['1', 'x\\ny']])
+"""
+
+
+@pytest.fixture
+def jail(root: GuestRoot) -> NsjailRuntime:
+    return NsjailRuntime(root)
+
+
+@pytest.fixture
+def run_once(jail: NsjailRuntime, workspace: Workspace) -> Run:
+    return runner(jail, workspace)
+
+
+@pytest.fixture
+def check(jail: NsjailRuntime, workspace: Workspace) -> Check:
+    async def check_paths(*paths: str) -> dict[str, DocumentCheck]:
+        changes = [FileChange(path=path, bytes=1, change="created") for path in paths]
+        async with checking(jail, workspace, b"import docx", run_id="r") as check_changes:
+            results = await check_changes(changes)
+        return {result.path: result for result in results}
+
+    return check_paths
+
+
+async def test_whole_documents_are_counted(run_once: Run, check: Check) -> None:
+    await run_once(MAKE)
+    found = await check("a.xlsx", "a.docx", "a.pptx", "a.csv", "notes.txt")
+    assert all(result.ok for result in found.values()), found
+    assert set(found) == {"a.xlsx", "a.docx", "a.pptx", "a.csv"}
+    assert found["a.xlsx"].sheets == {"One & two": "A1:B1", "Empty": "A1:A1"}
+    assert (found["a.docx"].paragraphs, found["a.docx"].tables) == (1, 1)
+    assert found["a.pptx"].slides == 3
+    assert (found["a.csv"].rows, found["a.csv"].columns) == (2, 2)
+
+
+def _rewritten(content: bytes, *, drop: str = "", add: dict[str, bytes] | None = None, replace: str = "") -> bytes:
+    """The same archive without a part, with parts more, or with one part's bytes spoiled."""
+    target = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(content)) as old, zipfile.ZipFile(target, "w") as new:
+        for entry in old.infolist():
+            if entry.filename != drop:
+                data = old.read(entry)
+                new.writestr(entry.filename, b"<broken" if entry.filename == replace else data)
+        for name, data in (add or {}).items():
+            new.writestr(name, data)
+    return target.getvalue()
+
+
+@pytest.mark.case("D7")
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+async def test_broken_documents_are_refused_with_the_part(run_once: Run, check: Check, workspace: Workspace) -> None:
+    await run_once(MAKE)
+    deck, book = workspace.read_bytes("a.pptx"), workspace.read_bytes("a.xlsx")
+    broken = {
+        "twice.pptx": (
+            _rewritten(deck, add={"ppt/slides/slide2.xml": b"<x/>"}),
+            "ppt/slides/slide2.xml is in it twice",
+        ),
+        "case.pptx": (_rewritten(deck, add={"ppt/slides/SLIDE2.xml": b"<x/>"}), "ppt/slides/SLIDE2.xml is in it twice"),
+        "truncated.pptx": (deck[:-300], "not a whole zip archive"),
+        "empty.xlsx": (b"", "the file is empty"),
+        "text.docx": (b"I am a document", "not a whole zip archive"),
+        "hand.pptx": (_rewritten(_zip({"ppt/presentation.xml": b"<x/>"})), "[Content_Types].xml is missing"),
+        "lost.pptx": (_rewritten(deck, drop="ppt/slides/slide2.xml"), "ppt/slides/slide2.xml, which is missing"),
+        "spoiled.pptx": (_rewritten(deck, replace="ppt/slides/slide2.xml"), "ppt/slides/slide2.xml is not well-formed"),
+        "untyped.xlsx": (_rewritten(book, add={"xl/new.weird": b"x"}), "xl/new.weird has no content type"),
+        "unwired.xlsx": (_rewritten(book, drop="_rels/.rels"), "names no main document part"),
+        "disguised.docx": (book, "is not what a .docx file has"),
+        "bomb.xlsx": (_zip({"[Content_Types].xml": b"<!DOCTYPE a [<!ENTITY b 'c'>]><a/>"}), "entity"),
+        "latin.csv": (b"caf\xe9\n", "not UTF-8"),
+        "quote.csv": (b'a\n"b"c\n', "record 2 is not valid CSV"),
+    }
+    flipped = bytearray(book)
+    flipped[book.index(b"xl/workbook.xml") + 60] ^= 0xFF
+    broken["flipped.xlsx"] = (bytes(flipped), "xl/workbook.xml")
+    for name, (content, _) in broken.items():
+        workspace.write(name, content)
+    found = await check(*broken)
+    for name, (_, problem) in broken.items():
+        assert not found[name].ok, name
+        assert problem in (found[name].problem or ""), (name, found[name].problem)
+        assert f"BROKEN DOCUMENT: {name}" in describe_problem(found[name])
+
+
+def _zip(parts: dict[str, bytes]) -> bytes:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w") as archive:
+        for name, data in parts.items():
+            archive.writestr(name, data)
+    return target.getvalue()
+
+
+async def test_a_document_too_large_to_open_is_told_and_does_not_stop_the_others(
+    check: Check, workspace: Workspace
+) -> None:
+    target = io.BytesIO()
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("[Content_Types].xml", b"<Types/>" + b" " * (1 << 20))
+        for number in range(3):
+            archive.writestr(f"big{number}", bytes(400 << 20))
+    workspace.write("huge.xlsx", target.getvalue())
+    workspace.write("fine.csv", b"a,b\r\n")
+    found = await check("huge.xlsx", "fine.csv")
+    assert "unpacked it is over" in (found["huge.xlsx"].problem or "")
+    assert found["fine.csv"].ok
+
+
+async def test_the_check_leaves_the_workspace_alone(run_once: Run, check: Check, workspace: Workspace) -> None:
+    await run_once(MAKE)
+    before = [(info.path, info.bytes, info.modified_at) for info in workspace.list_files()]
+    await check("a.xlsx", "a.docx")
+    assert [(info.path, info.bytes, info.modified_at) for info in workspace.list_files()] == before

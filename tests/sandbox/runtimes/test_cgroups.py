@@ -1,0 +1,60 @@
+"""Control groups, over folders of plain files; the contract tests run version 1 over the kernel."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sandbox.runtimes import cgroups
+from sandbox.runtimes.cgroups import NoCgroups
+
+
+def _version2(tmp_path: Path, controllers: str = "cpu memory pids") -> tuple[Path, Path, Path]:
+    base = tmp_path / "group/me"
+    base.mkdir(parents=True)
+    (base / "cgroup.controllers").write_text(controllers)
+    mounts, own = tmp_path / "mountinfo", tmp_path / "cgroup"
+    mounts.write_text(f"30 25 0:26 / {tmp_path}/group rw,nosuid - cgroup2 cgroup2 rw\n")
+    own.write_text("0::/me\n")
+    return base, mounts, own
+
+
+def test_version_2_sets_limits_and_reads_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    base, mounts, own = _version2(tmp_path)
+    removed: list[Path] = []
+    monkeypatch.setattr(cgroups, "_remove", removed.append)
+    host = cgroups.find(mounts, own)
+    assert host.version == 2
+    assert (base / "cgroup.subtree_control").read_text() == "+memory +pids"
+    run = host.create("r", memory_bytes=1000, processes=7)
+    folder = next(base.glob("spillbox-*/r"))
+    assert folder.parent.name.split("-")[1] == str(os.getpid())
+    assert (folder / "memory.max").read_text() == "1000"
+    assert (folder / "pids.max").read_text() == "7"
+    run.join(42)
+    assert (folder / "cgroup.procs").read_text() == "42"
+    (folder / "cpu.stat").write_text("usage_usec 1500000\nuser_usec 1\n")
+    (folder / "memory.peak").write_text("900\n")
+    (folder / "memory.events").write_text("low 0\noom 2\noom_kill 1\n")
+    (folder / "pids.events").write_text("max 3\n")
+    assert run.counters() == cgroups.Counters(1.5, 900, 1, 3)
+    run.remove()
+    assert folder in removed
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    _, mounts, own = _version2(tmp_path, controllers="cpu")
+    with pytest.raises(NoCgroups, match="no controller memory, pids delegated"):
+        cgroups.find(mounts, own)
+    mounts.write_text("")
+    with pytest.raises(NoCgroups, match="version 2: not mounted; version 1: no controller memory"):
+        cgroups.find(mounts, own)
+
+
+def test_groups_of_a_dead_service_are_removed_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
+    dead, living = tmp_path / "spillbox-999999999-0", tmp_path / f"spillbox-{os.getpid()}-0"
+    (dead / "run").mkdir(parents=True)
+    living.mkdir()
+    (tmp_path / "spillbox-service").mkdir()
+    cgroups._reap(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, "spillbox-service"])

@@ -1,0 +1,76 @@
+"""The ledger: accepted once, one run in a workspace, interrupted when its service is gone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandbox.errors import Busy, NotFound
+from sandbox.records import Acceptance, Records, State
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Records:
+    return Records.in_folder(tmp_path)
+
+
+def test_an_id_is_accepted_once(records: Records) -> None:
+    assert records.accept("a", "w", "run_python", {"code": "1"}) is Acceptance.MINE
+    assert records.accept("a", "w", "run_python", {"code": "1"}) is Acceptance.BUSY
+    records.finish("a", "succeeded", {"exit_code": 0})
+    assert records.accept("a", "w", "run_python", {"code": "1"}) is Acceptance.DONE
+    record = records.get("w", "a")
+    assert (record.state, record.status, record.answer) == (State.DONE, "succeeded", {"exit_code": 0})
+    assert record.ended_at is not None
+    assert record.ended_at >= record.accepted_at
+
+
+def test_an_id_of_another_workspace_is_not_found(records: Records) -> None:
+    records.accept("a", "w", "t", {})
+    with pytest.raises(NotFound):
+        records.get("other", "a")
+    with pytest.raises(NotFound):
+        records.accept("a", "other", "t", {})
+
+
+def test_one_run_goes_on_in_a_workspace(records: Records) -> None:
+    for name in "ab":
+        records.accept(name, "w", "t", {})
+    with records.running("a", "w"), pytest.raises(Busy), records.running("b", "w"):
+        raise AssertionError("two at once")
+    with records.running("b", "w"):
+        pass
+
+
+def test_an_answer_is_written_once(records: Records) -> None:
+    records.accept("a", "w", "t", {})
+    records.finish("a", "first", {})
+    records.finish("a", "second", {})
+    assert records.get("w", "a").status == "first"
+
+
+def test_what_a_dead_process_left_is_interrupted(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from sandbox.records import Records\n"
+        "records = Records.in_folder(Path(sys.argv[1])); records.accept('a', 'w', 't', {})\n"
+        "records.running('a', 'w').__enter__()\n"
+        "import os; os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
+    records = Records.in_folder(tmp_path)
+    records.accept("mine", "w", "t", {})
+    assert [record.id for record in records.recover()] == ["a"]
+    assert records.get("w", "a").state is State.INTERRUPTED
+    assert records.get("w", "mine").state is State.ACCEPTED
+    with records.running("mine", "w"):
+        pass
+
+
+def test_a_late_finish_of_an_interrupted_call_changes_nothing(tmp_path: Path) -> None:
+    ours = Records.in_folder(tmp_path)
+    ours.accept("a", "w", "t", {})
+    theirs = Records.in_folder(tmp_path)
+    theirs._owner = "1:1"
+    theirs.finish("a", "stolen", {})
+    assert ours.get("w", "a").state is State.ACCEPTED

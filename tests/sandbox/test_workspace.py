@@ -1,0 +1,188 @@
+"""Paths, quotas, whole writes, and what is taken from a run's tree."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sandbox.errors import InvalidPath, InvalidWorkspace, NotFound, QuotaExceeded, ReadOnly, TooLarge
+from sandbox.job import Limits
+from sandbox.workspace import Identity, Manifest, Workspace, Workspaces, name_of, near_paths, segments_of
+
+ME = Identity(os.geteuid(), os.getegid())
+
+
+@pytest.mark.parametrize(
+    ("path", "segments"),
+    [
+        ("a/b.txt", (b"a", b"b.txt")),
+        ("/workspace/a/b.txt", (b"a", b"b.txt")),
+        ("./a", (b"a",)),
+        ("workspace/a", (b"workspace", b"a")),
+        ("ä b/c", ("ä b".encode(), b"c")),
+        ("...", (b"...",)),
+        ("\\xff", (b"\xff",)),
+        ("\\x5cxff", (b"\\xff",)),
+    ],
+)
+def test_a_path_is_parsed(path: str, segments: tuple[bytes, ...]) -> None:
+    assert segments_of(path) == segments
+
+
+@pytest.mark.case("R26", "S12")
+@pytest.mark.parametrize(
+    "path",
+    ["", "/", "/workspace", "/workspace/", "/abs", "../x", "a/../b", "..", ".", "a/./b", "a//b", "x/", "a\0b", "n" * 256,
+     "/".join("d" * 40), "\\x2e\\x2e/x", "\\x00", "a\\x2f..\\x2fb", "\ud800"],
+)  # fmt: skip
+def test_a_bad_path_is_refused(path: str) -> None:
+    with pytest.raises(InvalidPath, match="refused"):
+        segments_of(path)
+
+
+@pytest.mark.parametrize("raw", [b"a", b"\xff", b"\\xff", "é".encode(), b"a\\x41", b"back\\slash", b"\xff\\", b"%2F"])
+def test_every_name_has_one_text_that_leads_back_to_it(raw: bytes) -> None:
+    assert segments_of(name_of((raw,))) == (raw,)
+
+
+@pytest.mark.parametrize("name", ["", "-a", ".a", "a/b", "a b", "n" * 129, "é", "..", "a\0"])
+def test_a_bad_workspace_id_is_refused(workspaces: Workspaces, name: str) -> None:
+    with pytest.raises(InvalidWorkspace):
+        workspaces.open(name)
+    assert workspaces.open("n" * 128).id == "n" * 128
+
+
+def test_a_write_is_whole_or_not_at_all(workspace: Workspace) -> None:
+    workspace.write("a.txt", b"old")
+
+    def breaks() -> object:
+        yield b"new"
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        workspace.write("a.txt", breaks())  # type: ignore[arg-type]
+    assert workspace.read_bytes("a.txt") == b"old"
+    assert list(workspace.spool_folder.iterdir()) == []
+
+
+def test_a_file_never_takes_a_folders_place_nor_the_reverse(workspace: Workspace) -> None:
+    workspace.write("folder/file", b"x")
+    for path in ("folder", "folder/file/deeper", "scripts"):
+        with pytest.raises(InvalidPath, match="folder"):
+            workspace.write(path, b"y")
+    assert workspace.read_bytes("folder/file") == b"x"
+
+
+def test_the_services_own_folders_are_read_only(workspace: Workspace) -> None:
+    path = workspace.write_own("results", "-tool.json", b"[]")
+    assert path == "results/0001-tool.json"
+    with pytest.raises(ReadOnly):
+        workspace.write(path, b"x")
+    with pytest.raises(ReadOnly):
+        workspace.delete(path)
+    assert workspace.write_own("errors", "-tool.txt", b"") == "errors/0002-tool.txt"
+
+
+def test_a_number_is_never_given_twice(workspaces: Workspaces) -> None:
+    first = workspaces.open("w").write_script("1")
+    workspaces.open("w").delete(first)
+    assert workspaces.open("w").write_script("2") != first
+
+
+def test_the_quota_counts_bytes_in_pages_and_entries(tmp_path: Path) -> None:
+    limits = Limits(workspace_bytes=1 << 20, file_bytes=1 << 20, workspace_files=16)
+    workspace = Workspaces(tmp_path, limits=limits).open("w")
+    workspace.write("big", bytes(1 << 20))
+    workspace.write("big", bytes(1 << 20))  # a replaced file counts once
+    with pytest.raises(QuotaExceeded):
+        workspace.write("one", b"x")
+    with pytest.raises(TooLarge):
+        workspace.write("big", bytes((1 << 20) + 1))
+    workspace.delete("big")
+    for number in range(15):
+        workspace.write(f"f{number}", b"")
+    with pytest.raises(QuotaExceeded):
+        workspace.write("one-more", b"")
+    workspace.write("f0", b"again")
+
+
+def test_a_missing_file_names_near_ones(workspace: Workspace) -> None:
+    workspace.write("reports/final.docx", b"x")
+    with pytest.raises(NotFound, match=r"reports/final\.docx"):
+        workspace.open_file("final.docx")
+    with pytest.raises(NotFound, match="list_files"):
+        workspace.open_file("zzz")
+    assert near_paths("/workspace/a.py", ["b/a.py", "a.pz", "c"]) == ["b/a.py", "a.pz"]
+
+
+@pytest.fixture
+def guest(tmp_path: Path) -> Path:
+    folder = tmp_path / "guest"
+    folder.mkdir()
+    return folder
+
+
+def _open(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+
+def test_what_went_in_comes_back_as_no_change(workspace: Workspace, guest: Path) -> None:
+    workspace.write("a/b.txt", b"content")
+    workspace.write_own("results", ".json", b"[]")
+    fd = _open(guest)
+    manifest = workspace.copy_in(fd, ME)
+    assert sorted(str(p.relative_to(guest)) for p in guest.rglob("*")) == ["a", "a/b.txt", "scripts"]
+    assert workspace.commit(fd, ME, manifest) == ([], [])
+    os.close(fd)
+
+
+def test_only_wanted_files_go_in(workspace: Workspace, guest: Path) -> None:
+    for name in ("a", "b"):
+        workspace.write(name, b"x")
+    fd = _open(guest)
+    assert workspace.copy_in(fd, ME, only=["b"]).files == {(b"b",)}
+    os.close(fd)
+
+
+def test_a_run_can_not_fill_the_hosts_disk_by_sparse_or_linked_files(tmp_path: Path, guest: Path) -> None:
+    workspace = Workspaces(tmp_path, limits=Limits(workspace_bytes=4 << 20)).open("w")
+    for number in range(5):
+        with (guest / f"sparse{number}").open("wb") as file:
+            file.truncate(1 << 20)
+    (guest / "a").write_bytes(b"x")
+    for number in range(20):
+        os.link(guest / "a", guest / f"link{number:02}")
+    fd = _open(guest)
+    changes, skipped = workspace.commit(fd, ME, Manifest())
+    os.close(fd)
+    assert [c.path for c in changes] == ["a", "sparse0", "sparse1", "sparse2"]
+    assert {s.reason for s in skipped} == {
+        "a hard link to a, which was taken",
+        "over the 4,194,304 bytes that a workspace may hold",
+    }
+    assert workspace.usage()[0] <= 4 << 20
+
+
+def test_a_file_and_a_folder_may_change_places(workspace: Workspace, guest: Path) -> None:
+    workspace.write("was-file", b"x")
+    workspace.write("was-folder/inner", b"x")
+    fd = _open(guest)
+    manifest = workspace.copy_in(fd, ME)
+    (guest / "was-file").unlink()
+    (guest / "was-file").mkdir()
+    (guest / "was-file/now").write_bytes(b"1")
+    (guest / "was-folder/inner").unlink()
+    (guest / "was-folder").rmdir()
+    (guest / "was-folder").write_bytes(b"2")
+    workspace.commit(fd, ME, manifest)
+    os.close(fd)
+    assert workspace.read_bytes("was-file/now") == b"1"
+    assert workspace.read_bytes("was-folder") == b"2"
+
+
+def test_scratch_is_gone_afterwards(workspaces: Workspaces) -> None:
+    with workspaces.scratch() as workspace:
+        workspace.write("a", b"x")
+        folder = workspace.spool_folder
+        assert folder.exists()
+    assert not folder.exists()

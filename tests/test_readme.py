@@ -1,0 +1,62 @@
+"""What the README shows is run, and what it lists is what there is."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from api.__main__ import _parser
+from sandbox.guest_root import GuestRoot
+from sandbox.records import Records
+from sandbox.testing import FakeRuntime
+from sandbox.tools.toolbox import Toolbox
+from sandbox.workspace import Workspaces
+
+PROJECT = Path(__file__).parents[1]
+README = (PROJECT / "README.md").read_text()
+
+
+def _block(language: str) -> str:
+    found = re.search(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    assert found is not None
+    return found[1]
+
+
+def test_the_library_example_runs_and_prints_what_it_says(root: GuestRoot, tmp_path: Path) -> None:
+    (tmp_path / "guest-root").symlink_to(root.path.resolve())
+    code = _block("python").replace('".spillbox"', repr(str(tmp_path)))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT, check=True)
+    assert done.stdout == _block("text")
+
+
+def test_the_table_of_tools_is_the_registry(tmp_path: Path) -> None:
+    box = Toolbox(
+        workspaces=Workspaces(tmp_path), runtime=FakeRuntime(), records=Records.in_folder(tmp_path), libraries={}, python_version="3",
+    )  # fmt: skip
+    section = README.partition("### The tools")[2].partition("###")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(box.tools)
+    box.records.close()
+
+
+def test_every_command_and_target_that_is_shown_exists(capsys: pytest.CaptureFixture[str]) -> None:
+    targets = set(re.findall(r"^(\w+):.*##", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"make (\w+)", README)) - {"help"} <= targets
+    with pytest.raises(SystemExit):
+        _parser().parse_args(["--help"])
+    commands = set(re.findall(r"^    (\w+)  ", capsys.readouterr().out, re.MULTILINE))
+    assert set(re.findall(r"^spillbox (\w+)", README, re.MULTILINE)) <= commands
+    for line in re.findall(r"^spillbox ([^\[#\n]+)", README, re.MULTILINE):
+        _parser().parse_args(line.split())
+
+
+def test_every_link_leads_somewhere() -> None:
+    for target in re.findall(r"\]\(([^)#]+)\)", README):
+        assert (PROJECT / target).exists(), target
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "SECURITY.md", "README.md"])
+def test_every_file_that_is_named_exists(name: str) -> None:
+    for path in re.findall(r"`((?:sandbox|api|tests|images|scripts)/[\w./]+)`", (PROJECT / name).read_text()):
+        assert (PROJECT / path).exists(), path
