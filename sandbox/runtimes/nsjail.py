@@ -194,10 +194,13 @@ class _Spawned:
         self._log_fd = log_fd
 
     async def gone(self) -> None:
+        if self._log_fd < 0:
+            return
         await readable(self._pidfd)
         self._process.wait()
         os.close(self._pidfd)
         os.close(self._log_fd)
+        self._log_fd = -1
 
     def kill(self) -> None:
         if self._process.returncode is None:

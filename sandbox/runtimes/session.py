@@ -36,6 +36,7 @@ _GONE_SECONDS = 10
 _LOOK_SECONDS = 0.1
 _EARLY_LOOKS = 50
 _MAX_REPORT_BYTES = 1 << 20
+_MAX_SAID_CHARACTERS = 500
 
 
 class Spawned(Protocol):
@@ -152,14 +153,23 @@ class _Session:
                 cgroup.join(jail.pid)
             await _let_run(self._spawned, jail, self._job, self._outcome, self._stop, cgroup)
             await _until_quiet(jail, self._stop)
+        except JailFailed as fault:
+            self._spawned.kill()
+            await self._spawned.gone()
+            self._drain()
+            said = self._outcome.stderr.text()[:_MAX_SAID_CHARACTERS]  # by the interpreter: no guest code has run
+            raise JailFailed(f"{fault} It said: {said or 'nothing'}") from None
         except BaseException:
             self._stop(Status.KILLED, "The call was cancelled.")
             self._spawned.kill()
             raise
-        for reader in self._readers:
-            reader.drain()
+        self._drain()
         if cgroup is not None:
             self._outcome.counters = cgroup.counters()
+
+    def _drain(self) -> None:
+        for reader in self._readers:
+            reader.drain()
 
     def take(self, judge: Callable[[Outcome], Execution]) -> Execution:
         """Take what the run left, and judge it."""

@@ -146,6 +146,7 @@ def test_only_wanted_files_go_in(workspace: Workspace, guest: Path) -> None:
 
 def test_a_run_can_not_fill_the_hosts_disk_by_sparse_or_linked_files(tmp_path: Path, guest: Path) -> None:
     workspace = Workspaces(tmp_path, limits=Limits(workspace_bytes=4 << 20)).open("w")
+    workspace.make()
     for number in range(5):
         with (guest / f"sparse{number}").open("wb") as file:
             file.truncate(1 << 20)
