@@ -115,7 +115,9 @@ class DocumentCheck(Value):
     ok: bool
     format: str
     problem: str | None = Field(None, description="What is wrong, with the name of the part, if not ok.")
-    sheets: dict[str, str] | None = Field(None, description="xlsx: the used range of each sheet, by name.")
+    sheets: dict[str, str] | None = Field(
+        None, description="xlsx: the used range of each sheet, or its number of rows, by name."
+    )
     slides: int | None = None
     paragraphs: int | None = None
     tables: int | None = None

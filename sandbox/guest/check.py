@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import posixpath
+import re
 import sys
 import zipfile
 from urllib.parse import unquote
@@ -18,6 +19,7 @@ _MAX_UNPACKED_BYTES = 1 << 30
 _MAX_LOADED_SHEET_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
 _RELATIONSHIPS = "http://schemas.openxmlformats.org/package/2006/relationships"
+_SHEETS = "xl/worksheets/"
 _CONTENT_TYPES = "[Content_Types].xml"
 _MAIN_TYPES = {
     "xlsx": ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml",),
@@ -66,10 +68,10 @@ def _check_csv(path):
 def _check_office(path, kind):
     try:
         with zipfile.ZipFile(path) as archive:
-            sheet_bytes = _check_package(archive, kind)
+            facts = _check_package(archive, kind)
     except zipfile.BadZipFile as fault:
         raise Broken(f"it is not a whole zip archive: {fault}") from None
-    return {"xlsx": _open_xlsx, "docx": _open_docx, "pptx": _open_pptx}[kind](path, sheet_bytes)
+    return {"xlsx": _open_xlsx, "docx": _open_docx, "pptx": _open_pptx}[kind](path, *facts)
 
 
 def _check_package(archive, kind):
@@ -83,10 +85,14 @@ def _check_package(archive, kind):
         raise Broken(f"unpacked it is over {_MAX_UNPACKED_BYTES:,} bytes")
     if _CONTENT_TYPES not in archive.namelist():
         raise Broken(f"the part {_CONTENT_TYPES} is missing: it is a zip archive, but not an office document")
-    small = {}
+    small, last_rows = {}, {}
     for entry in entries:
         is_xml = entry.filename.endswith((".xml", ".rels"))
-        small[entry.filename] = _read_part(archive, entry, is_xml=is_xml)
+        small[entry.filename], tail = _read_part(archive, entry, is_xml=is_xml)
+        if entry.filename.startswith(_SHEETS):
+            last_rows[entry.filename] = max(
+                (int(n) for n in re.findall(rb'<row\b[^>]*\br="(\d{1,7})"', tail)), default=0
+            )
     types = _content_types(small[_CONTENT_TYPES], seen)
     for entry in entries:
         if entry.filename != _CONTENT_TYPES and not types(entry.filename):
@@ -103,18 +109,23 @@ def _check_package(archive, kind):
         raise Broken("_rels/.rels names no main document part")
     if types(main) not in _MAIN_TYPES[kind]:
         raise Broken(f"the main part {main} is of type {types(main)}, which is not what a .{kind} file has")
-    return sum(e.file_size for e in entries if e.filename.startswith("xl/worksheets/"))
+    return sum(e.file_size for e in entries if e.filename.startswith(_SHEETS)), last_rows
 
 
 def _read_part(archive, entry, *, is_xml):
-    """Read a part whole, which checks its CRC; parse it if it is XML. Gives the content of the two kinds that matter."""
+    """Read a part whole, which checks its CRC; parse it if it is XML.
+
+    Gives the content of the two kinds that matter, and the end of any.
+    """
     parser = expat.ParserCreate() if is_xml else None
     kept = io.BytesIO() if entry.filename.endswith(".rels") or entry.filename == _CONTENT_TYPES else None
     if parser is not None:
         parser.EntityDeclHandler = _refuse_entities
+    tail = b""
     try:
         with archive.open(entry) as part:
             while chunk := part.read(_CHUNK_BYTES):
+                tail = (tail + chunk)[-_CHUNK_BYTES:]
                 if parser is not None:
                     parser.Parse(chunk, False)
                 if kept is not None:
@@ -127,7 +138,7 @@ def _read_part(archive, entry, *, is_xml):
         raise Broken(f"the part {entry.filename} can't be unpacked: {fault}") from None
     except Exception as fault:  # zlib.error is no subclass of anything more
         raise Broken(f"the part {entry.filename} can't be unpacked: {type(fault).__name__}: {fault}") from None
-    return kept.getvalue() if kept is not None else b""
+    return kept.getvalue() if kept is not None else b"", tail
 
 
 def _refuse_entities(name, *_):
@@ -170,7 +181,7 @@ def _relationships(rels_name, content):
                 yield posixpath.normpath(absolute).lstrip("/"), attributes.get("Type", "")
 
 
-def _open_xlsx(path, sheet_bytes):
+def _open_xlsx(path, sheet_bytes, last_rows):
     import openpyxl
 
     workbook = openpyxl.load_workbook(path, read_only=sheet_bytes > _MAX_LOADED_SHEET_BYTES)
@@ -178,21 +189,21 @@ def _open_xlsx(path, sheet_bytes):
     for sheet in workbook.worksheets:
         try:
             sheets[sheet.title] = sheet.calculate_dimension()
-        except ValueError:
-            sheets[sheet.title] = "of unknown size"
+        except ValueError:  # a large sheet, read as a stream, that does not say its own size
+            sheets[sheet.title] = f"{last_rows.get(sheet._worksheet_path.lstrip('/'), 0):,} rows"
     if not workbook.sheetnames:
         raise Broken("it has no sheet")
     return {"sheets": sheets}
 
 
-def _open_docx(path, _):
+def _open_docx(path, *_):
     import docx
 
     document = docx.Document(path)
     return {"paragraphs": len(document.paragraphs), "tables": len(document.tables)}
 
 
-def _open_pptx(path, _):
+def _open_pptx(path, *_):
     import pptx
 
     presentation = pptx.Presentation(path)

@@ -206,6 +206,7 @@ async def test_links_and_devices_are_never_followed(
 @pytest.mark.case("R13")
 async def test_a_link_on_the_hosts_disk_is_not_followed_either(workspace: Workspace, tmp_path: Path) -> None:
     """No run can put one there; should another hand do so, nothing is read or written through it."""
+    workspace.make()
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "f.txt").write_text(SECRET)
     files = tmp_path / "workspaces" / "w" / "files"
