@@ -11,7 +11,7 @@ from api.errors import Problem, response_of
 from api.settings import Settings
 
 _OPEN_PATHS = ("/healthz",)
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1", "testserver")
+_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class UnsafeBinding(Exception):
@@ -64,7 +64,7 @@ class Guard:
             return Problem(title="Unauthorized", status=401, code="unauthorized", detail=detail)
         origin = headers.get("origin")
         names = [_host_name(f"//{headers.get('host', '')}"), *([] if origin is None else [_host_name(origin)])]
-        if all(name in _LOCAL_NAMES for name in names):
+        if all(name in _LOCAL_NAMES for name in names) and headers.get("sec-fetch-site") != "cross-site":
             return None
         detail = "Without an API key, only requests to and from this machine's own names (localhost) are answered."
         return Problem(title="Forbidden", status=403, code="forbidden", detail=detail)

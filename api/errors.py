@@ -24,6 +24,8 @@ STATUS_BY_CODE = {
     "method_not_allowed": 405,
     "read_only": 403,
     "edit_mismatch": 409,
+    "id_reused": 409,
+    "interrupted": 409,
     "too_large": 413,
     "quota_exceeded": 413,
     "busy": 429,
@@ -51,6 +53,13 @@ def problem_of(fault: SpillboxError) -> Problem:
     """The problem that a caller is told of."""
     status = STATUS_BY_CODE[fault.code]
     return Problem(title=http.HTTPStatus(status).phrase, status=status, code=fault.code, detail=str(fault))
+
+
+def unexpected(fault: Exception, what: str) -> Problem:
+    """The problem that stands for a mistake of ours; the fault goes to the log."""
+    _log.error("%s failed", what, exc_info=fault)
+    detail = "The service made a mistake. Its log has the details."
+    return Problem(title="Internal Server Error", status=500, code="internal_error", detail=detail)
 
 
 def response_of(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
@@ -90,6 +99,4 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(Exception)
     async def _unknown(request: Request, fault: Exception) -> JSONResponse:
-        _log.error("%s %s failed", request.method, request.url.path, exc_info=fault)
-        detail = "The service made a mistake. Its log has the details."
-        return response_of(Problem(title="Internal Server Error", status=500, code="internal_error", detail=detail))
+        return response_of(unexpected(fault, f"{request.method} {request.url.path}"))

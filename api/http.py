@@ -14,9 +14,10 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 from fastapi.sse import format_sse_event
 from pydantic import BaseModel
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import Receive, Scope, Send
 
-from api.errors import Problem, problem_of
+from api.errors import Problem, problem_of, unexpected
 from api.settings import Settings
 from sandbox.errors import InvalidArguments, SpillboxError, TooLarge
 from sandbox.job import FileChange
@@ -26,8 +27,23 @@ from sandbox.tools.registry import AnyTool, Call
 from sandbox.tools.toolbox import Toolbox
 from sandbox.workspace import name_of, segments_of
 
+
+class _AnyPath(Convertor[str]):
+    """A path of any characters; Starlette's own ends at a line break, which a file's name may have."""
+
+    regex = "(?s:.+)"
+
+    def convert(self, value: str) -> str:
+        return value
+
+    def to_string(self, value: str) -> str:
+        return value
+
+
+register_url_convertor("anypath", _AnyPath())
+
 _CHUNK_BYTES = 1 << 20
-_MAX_WAITING_EVENTS = 256
+_MAX_WAITING_BYTES = 1 << 20
 _EVENT_STREAM = "text/event-stream"
 _PROBLEM = {"model": Problem, "content": {"application/problem+json": {}}}
 _PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 413, 422, 429, 503), _PROBLEM)
@@ -52,7 +68,7 @@ def routes(box: Toolbox, settings: Settings) -> APIRouter:
 
     @router.get("/v1/workspaces/{workspace}/records", tags=["records"])
     def records(workspace: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Record]:
-        """The workspace's calls, newest first."""
+        """The workspace's calls, newest first, without their answers."""
         return box.records.latest(box.workspaces.open(workspace).id, limit=limit)
 
     @router.get("/v1/workspaces/{workspace}/records/{call_id}", tags=["records"])
@@ -160,13 +176,14 @@ async def _events(
     """Output as it comes, then the answer. If the client leaves, the run goes on and is recorded."""
     queue: asyncio.Queue[bytes | None] = asyncio.Queue()
     decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
-    missed_bytes = 0
+    missed_bytes = waiting_bytes = 0
 
     def on_output(stream: str, data: bytes) -> None:
-        nonlocal missed_bytes
-        if queue.qsize() > _MAX_WAITING_EVENTS:  # a slow reader misses some; the answer has the head and the tail
+        nonlocal missed_bytes, waiting_bytes
+        if waiting_bytes > _MAX_WAITING_BYTES:  # a slow reader misses some; the answer has the head and the tail
             missed_bytes += len(data)
             return
+        waiting_bytes += len(data)
         event: dict[str, Any] = {"text": decoders[stream].decode(data)}
         if missed_bytes:
             event["missed_bytes"], missed_bytes = missed_bytes, 0
@@ -177,11 +194,15 @@ async def _events(
             output = await box.call(name, workspace, arguments, call_id=call_id, on_output=on_output)
             return format_sse_event(data_str=output.model_dump_json(), event="result")
         except SpillboxError as fault:
-            return format_sse_event(data_str=problem_of(fault).model_dump_json(), event="problem")
+            problem = problem_of(fault)
+        except Exception as fault:  # noqa: BLE001  a surface: the stream has begun, so no handler can answer any more
+            problem = unexpected(fault, f"the call of {name}")
+        return format_sse_event(data_str=problem.model_dump_json(), event="problem")
 
     working = asyncio.create_task(work())
     working.add_done_callback(lambda _: queue.put_nowait(None))
     while (event := await queue.get()) is not None:
+        waiting_bytes = max(0, waiting_bytes - len(event))
         yield event
     yield await working
 
@@ -220,17 +241,17 @@ def _add_files(router: APIRouter, box: Toolbox) -> None:
     @router.get(place, tags=["files"])
     async def files(workspace: str, query: Annotated[ListFilesInput, Query()]) -> ListFilesOutput:
         """The workspace's files."""
-        call = Call("", box.workspaces.open(workspace), box.runtime, box.turns, box.limits)
+        call = Call("", box.workspaces.open(workspace), box.runtime, box.queue, box.limits)
         return await list_files(call, query)
 
-    @router.get(place + "/{path:path}", tags=["files"], response_class=Response, responses={206: {}, 416: {}})
+    @router.get(place + "/{path:anypath}", tags=["files"], response_class=Response, responses={206: {}, 416: {}})
     def download(workspace: str, path: str, request: Request) -> Response:
         """A file's bytes; ranges are served."""
         name = _path_of(request, workspace)
         return OpenFileResponse(box.workspaces.open(workspace).open_file(name), name=segments_of(name)[-1])
 
     @router.put(
-        place + "/{path:path}", tags=["files"],
+        place + "/{path:anypath}", tags=["files"],
         openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
     )  # fmt: skip
     async def upload(workspace: str, path: str, request: Request) -> FileChange:
@@ -246,15 +267,15 @@ def _add_files(router: APIRouter, box: Toolbox) -> None:
                     raise TooLarge(f"{name} is over {box.limits.file_bytes:,} bytes, the limit for one file.")
                 await asyncio.to_thread(body.write, chunk)
             body.seek(0)
-            async with box.turns.of(target.id):
+            async with box.queue.turn(target.id):
                 return await asyncio.to_thread(target.write, name, iter(lambda: body.read(_CHUNK_BYTES), b""))
 
-    @router.delete(place + "/{path:path}", tags=["files"])
+    @router.delete(place + "/{path:anypath}", tags=["files"])
     async def delete(workspace: str, path: str, request: Request) -> FileChange:
         """Delete a file."""
         name = _path_of(request, workspace)
         target = box.workspaces.open(workspace)
-        async with box.turns.of(target.id):
+        async with box.queue.turn(target.id):
             return await asyncio.to_thread(target.delete, name)
 
 

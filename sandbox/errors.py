@@ -9,7 +9,9 @@
     │   ├── ReadOnly
     │   ├── TooLarge
     │   ├── QuotaExceeded
-    │   └── EditMismatch
+    │   ├── EditMismatch
+    │   ├── IdReused
+    │   └── Interrupted
     ├── Busy                        try again later
     └── ServiceFault                the operator must change something
         ├── GuestRootMissing
@@ -80,12 +82,24 @@ class EditMismatch(BadRequest):
     code = "edit_mismatch"
 
 
+class IdReused(BadRequest):
+    """The id of a call was given before to another call of the workspace."""
+
+    code = "id_reused"
+
+
+class Interrupted(BadRequest):
+    """The call of that id was begun and never finished."""
+
+    code = "interrupted"
+
+
 class Busy(SpillboxError):
     """All slots are taken and the queue is full."""
 
     code = "busy"
 
-    def __init__(self, message: str, *, retry_after_seconds: int) -> None:
+    def __init__(self, message: str, *, retry_after_seconds: int = 2) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
 
@@ -112,3 +126,12 @@ class JailFailed(ServiceFault):
     """The jail could not be started."""
 
     code = "jail_failed"
+
+
+def error_of(code: str, message: str) -> SpillboxError:
+    """An error of the class that has this code, as when an answer is given again."""
+
+    def below(kind: type[SpillboxError]) -> list[type[SpillboxError]]:
+        return [kind, *(inner for child in kind.__subclasses__() for inner in below(child))]
+
+    return next((kind for kind in below(SpillboxError) if kind.code == code), SpillboxError)(message)

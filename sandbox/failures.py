@@ -29,9 +29,9 @@ class GuestReport(BaseModel):
 
     type: str
     message: str
-    message_characters: int = Field(ge=0)
+    message_characters: int = Field(ge=0, le=10**9)
     path: str | None
-    line: int
+    line: int = Field(ge=0, le=10**9)
     function: str
     source_line: str
     errno: int | None

@@ -24,6 +24,9 @@ class Limits(Value):
     file_bytes: int = Field(64 * MIB, ge=MIB, multiple_of=MIB, description="Size of one file.")
     workspace_bytes: int = Field(256 * MIB, ge=MIB, description="Size of what scripts and tools wrote, in 4 KiB pages.")
     workspace_files: int = Field(10_000, ge=16, description="Files and folders that scripts and tools made.")
+    results_bytes: int = Field(
+        1 << 30, ge=MIB, description="Size up to which results/ and errors/ take output of runs."
+    )
     tmp_bytes: int = Field(64 * MIB, ge=MIB, description="Size of /tmp and, apart from it, of /dev/shm.")
     output_text_bytes: int = Field(64 * 1024, ge=1024, description="Bytes of stdout, and of stderr, in the answer.")
     output_disk_bytes: int = Field(64 * MIB, ge=64 * 1024, description="Bytes of stdout, and of stderr, kept on disk.")

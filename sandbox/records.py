@@ -1,10 +1,11 @@
 """The ledger: what was asked for, by whom it is done, and what came of it. SQLite by default, any SQLAlchemy URL else.
 
-A call is `accepted` once by its id, so that the same id asked for twice is done once and answered twice alike. One run
+A call is `accepted` once by its id in its workspace, so that one sent twice is done once and answered twice alike. One run
 at a time in a workspace is a rule of the ledger (a unique column), not of a file or of one process's memory. A call whose
 service has ended is `interrupted`; on one machine the lease is the life of the service's process.
 """
 
+import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import (
     Column,
+    ColumnElement,
     DateTime,
     Engine,
     MetaData,
@@ -25,13 +27,16 @@ from sqlalchemy import (
     Table,
     Text,
     create_engine,
+    delete,
     event,
+    inspect,
+    null,
     select,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 
-from sandbox.errors import Busy, NotFound
+from sandbox.errors import Busy, IdReused, NotFound, SetupFailed
 
 _MAX_ARGUMENT_CHARACTERS = 4096
 
@@ -39,8 +44,9 @@ _metadata = MetaData()
 _calls = Table(
     "calls",
     _metadata,
+    Column("workspace", String(128), primary_key=True),
     Column("id", String(160), primary_key=True),
-    Column("workspace", String(128), nullable=False, index=True),
+    Column("fingerprint", String(64), nullable=False),  # of tool and arguments, to tell a repeated call from another
     Column("tool", String(128), nullable=False),
     Column("arguments", Text, nullable=False),
     Column("state", String(16), nullable=False, index=True),
@@ -75,7 +81,7 @@ class Record(BaseModel):
     status: str | None
     """Of a run, how it ended; else ``ok``, or the code of an error."""
     answer: dict[str, Any] | None
-    """The tool's output, or the error."""
+    """The tool's output, or the error; not in lists."""
     accepted_at: datetime
     ended_at: datetime | None
 
@@ -95,6 +101,11 @@ class Records:
     def __init__(self, url: str) -> None:
         self._engine = _engine(url)
         _metadata.create_all(self._engine)
+        found = {column["name"] for column in inspect(self._engine).get_columns(_calls.name)}
+        if found != set(_calls.columns.keys()):
+            raise SetupFailed(
+                f"The records at {self._engine.url} were written by another version. Move them away, or use another data folder."
+            )
         self._owner = _owner_of(os.getpid())
 
     @classmethod
@@ -104,23 +115,29 @@ class Records:
         return cls(f"sqlite:///{folder / 'records.sqlite3'}")
 
     def accept(self, call_id: str, workspace: str, tool: str, arguments: Mapping[str, Any]) -> Acceptance:
-        """Take a call on, unless its id is known."""
+        """Take a call on, unless its id is known in the workspace; raises `IdReused` if that was another call."""
         row = {
             "id": call_id, "workspace": workspace, "tool": tool, "arguments": json.dumps(_shortened(arguments)),
+            "fingerprint": hashlib.sha256(json.dumps([tool, arguments], sort_keys=True).encode()).hexdigest(),
             "state": State.ACCEPTED, "owner": self._owner, "accepted_at": datetime.now(UTC),
         }  # fmt: skip
         try:
             with self._engine.begin() as db:
                 db.execute(_calls.insert().values(row))
         except IntegrityError:
-            known = self.get(workspace, call_id)
-            return Acceptance.BUSY if known.state is State.ACCEPTED else Acceptance.DONE
+            with self._engine.connect() as db:
+                known = db.execute(select(_calls).where(_is(workspace, call_id))).mappings().one()
+            if known["fingerprint"] != row["fingerprint"]:
+                raise IdReused(
+                    f"The id {call_id} was given to another call of this workspace. Use a new one."
+                ) from None
+            return Acceptance.BUSY if known["state"] == State.ACCEPTED else Acceptance.DONE
         return Acceptance.MINE
 
     @contextmanager
-    def running(self, call_id: str, workspace: str) -> Iterator[None]:
+    def running(self, workspace: str, call_id: str) -> Iterator[None]:
         """Claim the workspace for a run; raises `Busy` while another process runs in it."""
-        mine = update(_calls).where(_calls.c.id == call_id)
+        mine = update(_calls).where(_is(workspace, call_id))
         try:
             with self._engine.begin() as db:
                 db.execute(mine.values(running_in=workspace))
@@ -135,24 +152,32 @@ class Records:
             with self._engine.begin() as db:
                 db.execute(mine.values(running_in=None))
 
-    def finish(self, call_id: str, status: str, answer: Mapping[str, Any]) -> None:
+    def finish(self, workspace: str, call_id: str, status: str, answer: Mapping[str, Any]) -> None:
         """Write down what came of a call; without effect if it is no longer this process's."""
-        mine = (_calls.c.id == call_id) & (_calls.c.owner == self._owner) & (_calls.c.state == State.ACCEPTED)
+        mine = _is(workspace, call_id) & (_calls.c.owner == self._owner) & (_calls.c.state == State.ACCEPTED)
         values = {"state": State.DONE, "status": status, "answer": json.dumps(answer), "ended_at": datetime.now(UTC)}
         with self._engine.begin() as db:
             db.execute(update(_calls).where(mine).values(values))
 
+    def forget(self, workspace: str, call_id: str) -> None:
+        """Take back a call that was not begun, so that its id can be tried again."""
+        with self._engine.begin() as db:
+            db.execute(delete(_calls).where(_is(workspace, call_id)))
+
     def get(self, workspace: str, call_id: str) -> Record:
         """One call; raises `NotFound`, also for an id that is another workspace's."""
         with self._engine.connect() as db:
-            row = db.execute(select(_calls).where(_calls.c.id == call_id)).mappings().first()
-        if row is None or row["workspace"] != workspace:
+            row = db.execute(select(_calls).where(_is(workspace, call_id))).mappings().first()
+        if row is None:
             raise NotFound(f"There is no record {call_id[:80]!a} in the workspace {workspace}.")
         return _record(row)
 
     def latest(self, workspace: str, *, limit: int = 100) -> list[Record]:
-        """The workspace's calls, newest first."""
-        query = select(_calls).where(_calls.c.workspace == workspace).order_by(_calls.c.accepted_at.desc()).limit(limit)
+        """The workspace's calls, newest first, without their answers: `get` gives one with its answer."""
+        columns = [null().label("answer") if column.name == "answer" else column for column in _calls.c]
+        query = (
+            select(*columns).where(_calls.c.workspace == workspace).order_by(_calls.c.accepted_at.desc()).limit(limit)
+        )
         with self._engine.connect() as db:
             return [_record(row) for row in db.execute(query).mappings()]
 
@@ -163,7 +188,7 @@ class Records:
             dead = [row for row in db.execute(unfinished).mappings() if not _lives(row["owner"])]
             for row in dead:
                 values = {"state": State.INTERRUPTED, "running_in": None, "ended_at": datetime.now(UTC)}
-                db.execute(update(_calls).where(_calls.c.id == row["id"]).values(values))
+                db.execute(update(_calls).where(_is(row["workspace"], row["id"])).values(values))
         return [self.get(row["workspace"], row["id"]) for row in dead]
 
     def close(self) -> None:
@@ -182,6 +207,10 @@ def _engine(url: str) -> Engine:
                 connection.execute(f"PRAGMA {pragma}")
 
     return engine
+
+
+def _is(workspace: str, call_id: str) -> ColumnElement[bool]:
+    return (_calls.c.workspace == workspace) & (_calls.c.id == call_id)
 
 
 def _record(row: RowMapping) -> Record:

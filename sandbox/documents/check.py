@@ -9,7 +9,7 @@ import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 
-from sandbox.errors import BadRequest
+from sandbox.errors import BadRequest, JailFailed
 from sandbox.guest_root import PROGRAMS
 from sandbox.job import MIB, DocumentCheck, Execution, FileChange, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
@@ -18,6 +18,7 @@ from sandbox.workspace import Workspace, guest_name
 OFFICE_FORMATS = ("docx", "pptx", "xlsx")
 CHECKED_FORMATS = (*OFFICE_FORMATS, "csv")
 _MAX_CHECKED = 50
+_MAX_CHECKED_BYTES = 64 * 1024
 # Its second clock runs from the start of the jail, which is that of the script.
 _CHECK_LIMITS = Limits(wall_seconds=60, cpu_seconds=60, output_text_bytes=MIB)
 _MENTIONS = {
@@ -56,13 +57,16 @@ async def checking(runtime: Runtime, workspace: Workspace, script: bytes, *, run
         paths = [c.path for c in changes if c.change != "deleted" and format_of(c.path) in CHECKED_FORMATS]
         if not paths:
             return ()
-        checked = paths[:_MAX_CHECKED]
+        checked = _first_that_fit(paths)
         whole = _over(job, checked)
         if waiting is None:
             execution = await runtime.run(whole, workspace, run_id=f"{run_id}-check")
         else:
             final.set_result(whole)
-            execution = await waiting
+            try:
+                execution = await waiting
+            except JailFailed:  # it waited longer than its own clock allows
+                execution = await runtime.run(whole, workspace, run_id=f"{run_id}-check")
         return tuple(_results(execution, checked, paths))
 
     try:
@@ -71,6 +75,16 @@ async def checking(runtime: Runtime, workspace: Workspace, script: bytes, *, run
         if waiting is not None:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
+
+
+def _first_that_fit(paths: Sequence[str]) -> list[str]:
+    """As many as one message of the wire can name, and one run should check."""
+    fitting, left = [], _MAX_CHECKED_BYTES
+    for path in paths[:_MAX_CHECKED]:
+        left -= len(path.encode()) + 1
+        if left >= 0:
+            fitting.append(path)
+    return fitting
 
 
 def _over(job: Job, paths: Sequence[str]) -> Job:
@@ -85,7 +99,7 @@ def _results(execution: Execution, checked: Sequence[str], paths: Sequence[str])
     for path in paths:
         problem = f"it could not be checked: {why}"
         if path not in checked:
-            problem = f"it was not checked: only {_MAX_CHECKED} documents of a run are"
+            problem = f"it was not checked: at most {_MAX_CHECKED} documents of a run are, with names of bounded length"
         yield results.get(path) or DocumentCheck(path=path, ok=False, format=format_of(path), problem=problem)
 
 

@@ -15,6 +15,7 @@ import sys
 import wire
 
 _PR_SET_DUMPABLE = 4
+_MAX_WAITING_SIGNALS = 1024  # the kernel counts them for the user of the host who made the jail
 
 
 def main():
@@ -27,9 +28,12 @@ def main():
     _do_what_site_does()
     import _signal
     import gc
+    import resource
 
     import run
 
+    resource.setrlimit(resource.RLIMIT_SIGPENDING, (_MAX_WAITING_SIGNALS, _MAX_WAITING_SIGNALS))
+    _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # a guest may send it; it may send no other to process 1
     # Not dumpable: no other process of the jail, though of the same uid, can trace or read this one or open its
     # descriptors under /proc. The script's process becomes an ordinary one again.
     _set_dumpable(0)
@@ -48,12 +52,11 @@ def main():
     if child == 0:
         _signal.set_wakeup_fd(-1)
         _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+        _signal.signal(_signal.SIGINT, _signal.default_int_handler)
         control.detach()
         os.closerange(3, 0x7FFFFFFF)
         _set_dumpable(1)
         run.run_script(script_path, arguments)
-    import resource
-
     wait_status = _wait_for(child, control, wake_read)
     if wait_status is not None:
         used = resource.getrusage(resource.RUSAGE_CHILDREN)

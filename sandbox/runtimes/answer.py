@@ -6,16 +6,21 @@ words that the guest printed.
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 from sandbox import failures
 from sandbox.failures import GuestReport, Surroundings
-from sandbox.job import ErrorReport, Execution, Job, Status, Stream, Usage
+from sandbox.job import ErrorReport, Execution, FileChange, Job, Skipped, Status, Stream, Usage
 from sandbox.runtimes.session import Outcome
 from sandbox.runtimes.streams import Capture
-from sandbox.workspace import GUEST_PATH, Workspace
+from sandbox.workspace import GUEST_PATH, Workspace, name_of
+
+Listed = TypeVar("Listed", FileChange, Skipped)
 
 _MAX_LISTED = 1000
+_MAX_LISTED_CHARACTERS = 128 * 1024
+_ALWAYS_KEPT_BYTES = 64 * 1024
 _CHUNK_BYTES = 1 << 20
 
 
@@ -35,22 +40,28 @@ def answer(
     if status is Status.SUCCEEDED:
         report = None
     notes = list(warnings)
+    room = _Room(workspace)
     error = None
     kept_stderr = None
     if status is not Status.SUCCEEDED:
-        error = _error(outcome, job, workspace, report, status, exit_code, signal_name, libraries)
+        error = _error(outcome, job, workspace, room, report, status, exit_code, signal_name, libraries)
         kept_stderr = error.traceback_path
     elif outcome.stderr.truncated:
-        kept_stderr = workspace.write_own("errors", f"-{job.tool}.stderr.txt", _chunks(outcome.stderr))
+        kept_stderr = workspace.write_own("errors", f"-{job.tool}.stderr.txt", room.within(_chunks(outcome.stderr)))
     kept_stdout = None
     if outcome.stdout.truncated:
-        kept_stdout = workspace.write_own("results", f"-{job.tool}.stdout.txt", _chunks(outcome.stdout))
+        kept_stdout = workspace.write_own("results", f"-{job.tool}.stdout.txt", room.within(_chunks(outcome.stdout)))
     stdout, stderr = _stream(outcome.stdout, kept_stdout), _stream(outcome.stderr, kept_stderr)
     if report is not None:
         stderr = _without_traceback(stderr, outcome)
-    for what, found in (("files", outcome.changes), ("skipped", outcome.skipped)):
-        if len(found) > _MAX_LISTED:
-            notes.append(f"{what} lists the first {_MAX_LISTED:,} of {len(found):,}; list_files shows all files.")
+    if room.was_short:
+        notes.append(
+            "Some output was not kept: results/ and errors/ hold as much as they may. Ask the operator for a clean-up."
+        )
+    files, skipped = _first(outcome.changes), _first(outcome.skipped)
+    for what, shown, found in (("files", files, outcome.changes), ("skipped", skipped, outcome.skipped)):
+        if len(shown) < len(found):
+            notes.append(f"{what} lists the first {len(shown):,} of {len(found):,}; list_files shows all files.")
     if outcome.skipped:
         notes.append(f"{len(outcome.skipped):,} of the things that the script left were not kept: see skipped.")
     return Execution(
@@ -61,20 +72,53 @@ def answer(
         stdout=stdout,
         stderr=stderr,
         error=error,
-        files=tuple(outcome.changes[:_MAX_LISTED]),
-        skipped=tuple(outcome.skipped[:_MAX_LISTED]),
+        files=files,
+        skipped=skipped,
         warnings=tuple(notes),
         usage=_usage(outcome),
-        script_path=job.script_path.removeprefix(GUEST_PATH + "/"),
+        script_path=_shown(job.script_path),
         runtime=runtime,
     )
+
+
+class _Room:
+    """What ``results/`` and ``errors/`` can still take: output of runs must not fill the host's disk run by run."""
+
+    def __init__(self, workspace: Workspace) -> None:
+        self._workspace = workspace
+        self.was_short = False
+
+    def within(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+        """The chunks as far as they fit; a little always does, so that an error is never without its text."""
+        left = max(_ALWAYS_KEPT_BYTES, self._workspace.limits.results_bytes - self._workspace.own_bytes())
+        for chunk in chunks:
+            self.was_short = self.was_short or len(chunk) > left
+            yield chunk[:left]
+            left = max(0, left - len(chunk))
+
+
+def _first(found: Sequence[Listed]) -> tuple[Listed, ...]:
+    """The first few, bounded in number and in the length of their names."""
+    shown: list[Listed] = []
+    left = _MAX_LISTED_CHARACTERS
+    for one in found[:_MAX_LISTED]:
+        left -= len(one.path)
+        if left < 0:
+            break
+        shown.append(one)
+    return tuple(shown)
+
+
+def _shown(guest_path: str) -> str:
+    """A path as the guest has it, in the language of the tools."""
+    return name_of((os.fsencode(guest_path.removeprefix(GUEST_PATH + "/")),))
 
 
 def _judge(outcome: Outcome, report: GuestReport | None) -> tuple[Status, int | None, str | None]:
     exit_code = signal_name = None
     if outcome.wait_status is not None:
         if os.WIFSIGNALED(outcome.wait_status):
-            signal_name = signal.Signals(os.WTERMSIG(outcome.wait_status)).name
+            signal_name = _name_of_signal(os.WTERMSIG(outcome.wait_status))
         else:
             exit_code = os.WEXITSTATUS(outcome.wait_status)
     counters = outcome.counters
@@ -102,6 +146,13 @@ def _judge(outcome: Outcome, report: GuestReport | None) -> tuple[Status, int | 
     return status, exit_code, signal_name
 
 
+def _name_of_signal(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has no name of its own
+        return f"SIG{number}"
+
+
 _SIGNALS = {
     "SIGSEGV": "an invalid memory access",
     "SIGABRT": "abort",
@@ -123,7 +174,7 @@ _HINTS = {
 
 
 def _error(
-    outcome: Outcome, job: Job, workspace: Workspace, report: GuestReport | None, status: Status,
+    outcome: Outcome, job: Job, workspace: Workspace, room: _Room, report: GuestReport | None, status: Status,
     exit_code: int | None, signal_name: str | None, libraries: dict[str, str],
 ) -> ErrorReport:  # fmt: skip
     if outcome.stopped is not None or status in (Status.OUT_OF_MEMORY, Status.TOO_MANY_PROCESSES):
@@ -147,13 +198,13 @@ def _error(
     if report is not None:
         files = [info.path for info in workspace.list_files()]
         hint = failures.hint_for(report, Surroundings(libraries=libraries, files=files))
-    path = workspace.write_own("errors", f"-{job.tool}.txt", _full_text(outcome, job, status, otherwise))
+    path = workspace.write_own("errors", f"-{job.tool}.txt", room.within(_full_text(outcome, job, status, otherwise)))
     return failures.explain(report, otherwise=otherwise, traceback_path=path, hint=hint or _HINTS.get(status))
 
 
 def _full_text(outcome: Outcome, job: Job, status: Status, otherwise: tuple[str, str]) -> Iterator[bytes]:
     """All of stderr; the traceback too, if the script kept it from stderr."""
-    script = job.script_path.removeprefix(GUEST_PATH + "/")
+    script = _shown(job.script_path)
     why = "" if "error.json" in outcome.report else f": {otherwise[1]}"
     yield f"{script}: {status.value}{why}\n".encode()
     tail = b""

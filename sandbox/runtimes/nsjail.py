@@ -1,5 +1,6 @@
 """The cold runtime: a fresh nsjail, with a fresh interpreter in it, for every run."""
 
+import asyncio
 import functools
 import importlib.util
 import logging
@@ -8,7 +9,8 @@ import os
 import secrets
 import socket
 import subprocess
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -29,10 +31,13 @@ _log = logging.getLogger(__name__)
 
 CONFIG_FILE = IMAGE / "nsjail.cfg"
 GUEST_UID = 1000
-UNPRIVILEGED_ID = 65534  # "nobody"; owns nothing on the host
+_FIRST_ID = 2_000_000_000  # far from any account; owns nothing on the host
+_IDS_OF_A_SERVICE = 256
+_FALLBACK_ID = 65534  # "nobody"
 _OWN_PROCESSES = 2  # process 1 and its parent are in the group of the run too
 _SECOND_CLOCK_SECONDS = 60
 _MAX_LOG_BYTES = 4096
+_GONE_SECONDS = 10
 
 ENVIRONMENT = {
     "PATH": "/opt/venv/bin",
@@ -58,7 +63,6 @@ class Walls:
 
     nsjail: Path
     root: Path
-    identity: Identity
     with_cgroup: bool
     service_is_root: bool
     config_file: Path = CONFIG_FILE
@@ -66,7 +70,9 @@ class Walls:
     seccomp: str = field(default_factory=seccomp.kafel)
 
 
-def build_argv(walls: Walls, job: Job, *, control_fd: int, log_fd: int, read_only: dict[str, Path]) -> list[str]:
+def build_argv(
+    walls: Walls, job: Job, identity: Identity, *, control_fd: int, log_fd: int, read_only: dict[str, Path]
+) -> list[str]:
     """The command of one jail. Pure; nothing that a guest chose is in it: its job travels by the wire."""
     limits = job.limits
     size, files, tmp = limits.workspace_bytes, limits.workspace_files, limits.tmp_bytes
@@ -74,7 +80,7 @@ def build_argv(walls: Walls, job: Job, *, control_fd: int, log_fd: int, read_onl
     workspace = f"size={size},nr_inodes={files + 1 + len(READ_ONLY_FOLDERS)},mode=0755"
     argv = [str(walls.nsjail), "--config", str(walls.config_file)]
     argv += ["--chroot", str(walls.root), "--log_fd", str(log_fd), "--pass_fd", str(control_fd)]
-    argv += ["--user", f"{GUEST_UID}:{walls.identity.uid}:1", "--group", f"{GUEST_UID}:{walls.identity.gid}:1"]
+    argv += ["--user", f"{GUEST_UID}:{identity.uid}:1", "--group", f"{GUEST_UID}:{identity.gid}:1"]
     if walls.service_is_root:
         # The jail is built with the guest's ids and capabilities that count only for owners known in its user namespace.
         # With root known there, it can pass through the service's own folders, such as /root, to what it mounts.
@@ -98,7 +104,7 @@ def build_argv(walls: Walls, job: Job, *, control_fd: int, log_fd: int, read_onl
 
 
 class NsjailRuntime:
-    """Runs each job in a jail of its own. As root the guest has the host's uid 65534, else the caller's own uid."""
+    """Runs each job in a jail of its own. As root each guest has a host uid of its own, else the caller's."""
 
     name = "nsjail"
 
@@ -111,30 +117,29 @@ class NsjailRuntime:
         standing = Walls(
             nsjail=find_nsjail(),
             root=root.path.resolve(),
-            identity=guest_identity(),
             with_cgroup=self._cgroups is not None,
             service_is_root=os.geteuid() == 0,
         )
         self._walls = replace(standing, **(walls or {}))
         self._root = root
+        self._identities = Identities()
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
         final: Awaitable[Job] | None = None,
     ) -> Execution:  # fmt: skip
-        def spawn() -> "_Spawned":
-            return _spawn(self._walls, job, {name: workspace.host_folder(name) for name in READ_ONLY_FOLDERS})
-
         def judge(outcome: Outcome) -> Execution:
             return answer(
                 outcome, job, workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
                 warnings=self.warnings,
             )  # fmt: skip
 
-        return await run_session(
-            spawn, judge, job, workspace, identity=self._walls.identity, make_cgroup=self._group_for(job.limits),
-            on_output=on_output, final=final,
-        )  # fmt: skip
+        read_only = {name: workspace.host_folder(name) for name in READ_ONLY_FOLDERS}
+        with self._identities.one() as identity:
+            return await run_session(
+                lambda: _spawn(self._walls, job, identity, read_only), judge, job, workspace, identity=identity,
+                make_cgroup=self._group_for(job.limits), on_output=on_output, final=final,
+            )  # fmt: skip
 
     def _group_for(self, limits: Limits) -> Callable[[], RunCgroup] | None:
         if self._cgroups is None:
@@ -149,11 +154,36 @@ class NsjailRuntime:
             self._cgroups.close()
 
 
-def guest_identity() -> Identity:
-    """The host's ids of a guest: an unprivileged pair when the service is root, else the service's own."""
-    if os.geteuid() == 0:
-        return Identity(UNPRIVILEGED_ID, UNPRIVILEGED_ID)
-    return Identity(os.geteuid(), os.getegid())
+class Identities:
+    """The host's ids of guests. Where the service is root, each jail that is there at one time has an id of its own.
+
+    The kernel counts some things for a user of the host, such as descriptors that are on their way between
+    processes: guests that shared a user could use them up for each other. An ordinary user's guests have to share his.
+    """
+
+    def __init__(self, id_map: Path = Path("/proc/self/uid_map")) -> None:
+        self.are_own = os.geteuid() == 0
+        self._first = _FIRST_ID + os.getpid() * _IDS_OF_A_SERVICE
+        ranges = [tuple(map(int, line.split())) for line in id_map.read_text().splitlines()]
+        if not any(
+            start <= self._first and self._first + _IDS_OF_A_SERVICE <= start + count for start, _, count in ranges
+        ):
+            self._first = _FALLBACK_ID - _IDS_OF_A_SERVICE  # in a container with few ids
+        self._free = list(range(_IDS_OF_A_SERVICE - 1, -1, -1))
+
+    @contextmanager
+    def one(self) -> Iterator[Identity]:
+        """An id for one jail, for as long as the ``with``."""
+        if not self.are_own:
+            yield Identity(os.geteuid(), os.getegid())
+            return
+        if not self._free:
+            raise JailFailed(f"More than {_IDS_OF_A_SERVICE} jails at once are not supported. Use fewer slots.")
+        number = self._free.pop()
+        try:
+            yield Identity(self._first + number, self._first + number)
+        finally:
+            self._free.append(number)
 
 
 @functools.cache
@@ -196,7 +226,12 @@ class _Spawned:
     async def gone(self) -> None:
         if self._log_fd < 0:
             return
-        await readable(self._pidfd)
+        try:
+            async with asyncio.timeout(_GONE_SECONDS):
+                await readable(self._pidfd)
+        except TimeoutError:
+            self.kill()
+            await readable(self._pidfd)
         self._process.wait()
         os.close(self._pidfd)
         os.close(self._log_fd)
@@ -211,14 +246,14 @@ class _Spawned:
         return f"{host.cure_for_no_namespaces()} nsjail said: {said or 'nothing'}".strip()
 
 
-def _spawn(walls: Walls, job: Job, read_only: dict[str, Path]) -> _Spawned:
+def _spawn(walls: Walls, job: Job, identity: Identity, read_only: dict[str, Path]) -> _Spawned:
     control, jail_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # so that READY brings process 1's id on the host
     control.setblocking(False)
     log_fd = os.memfd_create("nsjail-log")
     stdout, stdout_write = os.pipe()
     stderr, stderr_write = os.pipe()
-    argv = build_argv(walls, job, control_fd=jail_end.fileno(), log_fd=log_fd, read_only=read_only)
+    argv = build_argv(walls, job, identity, control_fd=jail_end.fileno(), log_fd=log_fd, read_only=read_only)
     try:
         process = subprocess.Popen(  # noqa: S603  our own argv
             argv, stdin=subprocess.DEVNULL, stdout=stdout_write, stderr=stderr_write,

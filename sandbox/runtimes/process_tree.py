@@ -9,7 +9,8 @@ def proportional_memory_bytes(pid: int) -> int:
     while waiting:
         folder = Path("/proc", str(waiting.pop()))
         try:
-            waiting += map(int, (folder / "task" / folder.name / "children").read_text().split())
+            for children in folder.glob("task/*/children"):  # any thread may have forked
+                waiting += map(int, children.read_text().split())
             for line in (folder / "smaps_rollup").read_text().splitlines():
                 if line.startswith("Pss:"):
                     total += int(line.split()[1]) * 1024

@@ -139,11 +139,11 @@ class _Session:
             entering = asyncio.ensure_future(asyncio.to_thread(_enter_group, self._spawned.outer_pid, make_cgroup))
             try:
                 jail = await _ready(self._spawned)
+                self._cleanup.callback(jail.close)
             finally:
                 cgroup, entered = await _uninterrupted(entering)
                 if cgroup is not None:
                     self._cleanup.callback(cgroup.remove)
-            self._cleanup.callback(jail.close)
             self._stop.pidfd = jail.pidfd
             if final is not None:
                 self._job = await final
@@ -186,7 +186,9 @@ class _Session:
 
     def _over_output_limit(self) -> None:
         limit = self._job.limits.output_disk_bytes
-        self._stop(Status.OUTPUT_LIMIT, f"It printed more than {limit:,} bytes.")
+        full = self._outcome.stdout.disk_is_full or self._outcome.stderr.disk_is_full
+        more = "the service's disk can hold now" if full else f"{limit:,} bytes"
+        self._stop(Status.OUTPUT_LIMIT, f"It printed more than {more}.")
 
 
 async def _uninterrupted(work: Awaitable[T]) -> T:
@@ -283,7 +285,10 @@ async def _let_run(
 ) -> None:
     """GO, and then until DONE, the end of the jail, or the time."""
     started = time.monotonic()
-    spawned.control.send(wire.encode_go(job.script_path, job.arguments))
+    try:
+        spawned.control.send(wire.encode_go(job.script_path, job.arguments))
+    except OSError as fault:
+        raise JailFailed(f"The jail ended before its script could start ({fault.strerror}). Try again.") from None
     watching = asyncio.ensure_future(_watch(jail.pid, job, stop, cgroup))
     try:
         async with asyncio.timeout(job.limits.wall_seconds):

@@ -20,6 +20,7 @@ class Capture:
         self.name = name
         self._folder = folder
         self.total_bytes = 0
+        self.disk_is_full = False
         self._disk_bytes = disk_bytes
         self._half = text_bytes // 2
         self._head = bytearray()
@@ -32,14 +33,20 @@ class Capture:
         room = max(0, self._half - len(self._head))
         self._head += data[:room]
         self._tail += data[room:]
+        try:
+            self._keep(data)
+        except OSError:  # the host's disk is full: nothing more can be kept, and the run must not go on filling memory
+            self.disk_is_full = True
+        del self._tail[: max(0, len(self._tail) - self._half)]
+        return self.total_bytes <= self._disk_bytes and not self.disk_is_full
+
+    def _keep(self, data: bytes) -> None:
         if self._spool is not None:
             self._spool.write(data[: max(0, self._disk_bytes - self._spool.tell())])
         elif len(self._tail) > self._half:
             # Made only when needed: most runs print little.
-            self._spool = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115  closed by `close`
+            self._spool = tempfile.TemporaryFile(dir=self._folder, buffering=0)  # noqa: SIM115  closed by `close`
             self._spool.write(self._head + self._tail)
-        del self._tail[: max(0, len(self._tail) - self._half)]
-        return self.total_bytes <= self._disk_bytes
 
     @property
     def truncated(self) -> bool:

@@ -93,12 +93,13 @@ async def read_file(call: Call, given: ReadFileInput) -> ReadFileOutput:
     """Lines of a text file, or of an office document's text."""
     note = None
     if format_of(given.path) in OFFICE_FORMATS:
-        call.workspace.open_file(given.path).close()
-        text = await text_of(call.runtime, call.workspace, given.path, run_id=call.id)
+        (await asyncio.to_thread(call.workspace.open_file, given.path)).close()
+        async with call.queue.slot():
+            text = await text_of(call.runtime, call.workspace, given.path, run_id=call.id)
         file: BinaryIO = io.BytesIO(text.encode("utf-8", "replace"))
         note = f"This is the text of the .{format_of(given.path)} document; lines and bytes are those of the text."
     else:
-        file = call.workspace.open_file(given.path)
+        file = await asyncio.to_thread(call.workspace.open_file, given.path)
     with file:
         return await asyncio.to_thread(_read_part, file, given, note)
 
@@ -197,7 +198,7 @@ async def write_file(call: Call, given: WriteFileInput) -> FileChange:
         content = given.content.encode()
     except UnicodeEncodeError:
         raise InvalidArguments("content is not valid Unicode text: it has half of a surrogate pair.") from None
-    async with call.turns.of(call.workspace.id):
+    async with call.queue.turn(call.workspace.id):
         return await asyncio.to_thread(call.workspace.write, given.path, content)
 
 
@@ -222,7 +223,7 @@ async def edit_file(call: Call, given: EditFileInput) -> FileChange:
             )
         return call.workspace.write(given.path, content.replace(old, new))
 
-    async with call.turns.of(call.workspace.id):
+    async with call.queue.turn(call.workspace.id):
         return await asyncio.to_thread(edit)
 
 
@@ -243,8 +244,8 @@ class DeleteFileInput(ToolInput):
 
 
 async def delete_file(call: Call, given: DeleteFileInput) -> FileChange:
-    """Delete a file."""
-    async with call.turns.of(call.workspace.id):
+    """Delete a file or a folder."""
+    async with call.queue.turn(call.workspace.id):
         return await asyncio.to_thread(call.workspace.delete, given.path)
 
 
@@ -290,7 +291,7 @@ TOOLS: tuple[AnyTool, ...] = (
     ),
     Tool(
         name="delete_file",
-        description="Delete a file of the workspace. results/ and errors/ are read-only.",
+        description="Delete a file, or a folder with all that is in it. results/ and errors/ are read-only.",
         input=DeleteFileInput,
         output=FileChange,
         function=delete_file,

@@ -7,8 +7,9 @@ from typing import Any, Generic, TypeVar
 from pydantic import BaseModel, ConfigDict
 
 from sandbox.job import Limits
-from sandbox.runtimes.base import Runtime, Turns
+from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.streams import OnOutput
+from sandbox.tools.queue import Queue
 from sandbox.workspace import Workspace
 
 Input = TypeVar("Input", bound=BaseModel)
@@ -28,7 +29,7 @@ class Call:
     id: str
     workspace: Workspace
     runtime: Runtime
-    turns: Turns
+    queue: Queue
     limits: Limits
     on_output: OnOutput | None = None
 

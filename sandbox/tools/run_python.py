@@ -1,5 +1,6 @@
 """The tool that runs a script."""
 
+import asyncio
 import time
 from typing import Annotated, Self
 
@@ -49,7 +50,11 @@ class RunPythonInput(ToolInput):
             raise ValueError("give either `code` (a new script) or `path` (a script in the workspace), not both")
         if any("\0" in argument for argument in self.arguments):
             raise ValueError("an argument contains a NUL character")
-        if sum(len(a.encode(errors="surrogatepass")) + 1 for a in self.arguments) > _MAX_ARGUMENTS_BYTES:
+        try:
+            size = sum(len(argument.encode()) + 1 for argument in self.arguments)
+        except UnicodeEncodeError:
+            raise ValueError("an argument is not valid Unicode text: it has half of a surrogate pair") from None
+        if size > _MAX_ARGUMENTS_BYTES:
             raise ValueError(
                 f"arguments are over {_MAX_ARGUMENTS_BYTES:,} bytes together: write them to a file and pass its path"
             )
@@ -65,13 +70,16 @@ async def run_python(call: Call, given: RunPythonInput) -> Execution:
                 f"timeout_seconds can be at most {limits.wall_seconds:g}, the limit of this service."
             )
         limits = limits.model_copy(update={"wall_seconds": given.timeout_seconds})
-    path = given.path if given.path is not None else workspace.write_script(given.code or "")
-    script = workspace.read_bytes(path)  # raises NotFound, naming files that are near
-    job = Job(script_path=f"{GUEST_PATH}/{guest_name(path)}", arguments=tuple(given.arguments), limits=limits)
-    async with checking(call.runtime, workspace, script, run_id=call.id) as check:
-        execution = await call.runtime.run(job, workspace, run_id=call.id, on_output=call.on_output)
-        started = time.monotonic()
-        documents = await check(execution.files)
+    async with call.queue.place(workspace.id):
+        path = given.path
+        if path is None:
+            path = await asyncio.to_thread(workspace.write_script, given.code or "")
+        script = await asyncio.to_thread(workspace.read_bytes, path)  # raises NotFound, naming files that are near
+        job = Job(script_path=f"{GUEST_PATH}/{guest_name(path)}", arguments=tuple(given.arguments), limits=limits)
+        async with checking(call.runtime, workspace, script, run_id=call.id) as check:
+            execution = await call.runtime.run(job, workspace, run_id=call.id, on_output=call.on_output)
+            started = time.monotonic()
+            documents = await check(execution.files)
     usage = execution.usage.model_copy(update={"check_seconds": round(time.monotonic() - started, 6)})
     broken = tuple(describe_problem(result) for result in documents if not result.ok)
     return execution.model_copy(

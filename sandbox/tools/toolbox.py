@@ -13,14 +13,15 @@ from pydantic import BaseModel, ValidationError
 
 from sandbox import guest_root
 from sandbox.documents.check import checking
-from sandbox.errors import Busy, InvalidArguments, JailFailed, NotFound, SpillboxError
+from sandbox.errors import Busy, Interrupted, InvalidArguments, JailFailed, NotFound, SpillboxError, error_of
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
 from sandbox.records import Acceptance, Record, Records, State
-from sandbox.runtimes.base import Queued, Runtime, Turns, Wrapper
+from sandbox.runtimes.base import Runtime, Wrapper
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.streams import OnOutput
 from sandbox.tools import files, run_python
+from sandbox.tools.queue import Queue
 from sandbox.tools.registry import AnyTool, Call
 from sandbox.workspace import Workspace, Workspaces
 
@@ -38,7 +39,7 @@ class Claiming(Wrapper):
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
         final: Awaitable[Job] | None = None,
     ) -> Execution:  # fmt: skip
-        claim = self._records.running(run_id, workspace.id) if job.keeps_outputs else nullcontext()
+        claim = self._records.running(workspace.id, run_id) if job.keeps_outputs else nullcontext()
         with claim:
             return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
 
@@ -55,14 +56,12 @@ class Toolbox:
     ) -> None:  # fmt: skip
         self.workspaces = workspaces
         self.records = records
-        self.turns = Turns()
+        self.queue = Queue(slots=slots or os.cpu_count() or 1, length=queue_length)
         self.limits = workspaces.limits
-        self.runtime: Runtime = Queued(
-            Claiming(runtime, records), self.turns, slots=slots or os.cpu_count() or 1, queue_length=queue_length
-        )
+        self.runtime: Runtime = Claiming(runtime, records)
         described = run_python.tool(python_version=python_version, libraries=dict(libraries), limits=self.limits)
         self.tools: dict[str, AnyTool] = {tool.name: tool for tool in (described, *files.TOOLS)}
-        self._under_way: dict[str, asyncio.Task[BaseModel]] = {}
+        self._under_way: dict[tuple[str, str], asyncio.Task[BaseModel]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -91,17 +90,18 @@ class Toolbox:
             call_id = secrets.token_urlsafe(12).replace("_", "a").replace("-", "b")
         elif not _ID.fullmatch(call_id):
             raise InvalidArguments("The id of a call is 1 to 128 letters, digits, '.', '_', ':' or '-'.")
-        task = self._under_way.get(call_id)
-        if task is None:
-            acceptance = self.records.accept(call_id, workspace.id, name, arguments)
-            if acceptance is Acceptance.DONE:
-                return _answer_again(tool, self.records.get(workspace.id, call_id))
-            if acceptance is Acceptance.BUSY:
-                raise Busy(f"The call {call_id} is being done by another service.", retry_after_seconds=2)
-            call = Call(call_id, workspace, self.runtime, self.turns, self.limits, on_output)
+        acceptance = self.records.accept(call_id, workspace.id, name, arguments)
+        if acceptance is Acceptance.DONE:
+            return _answer_again(tool, self.records.get(workspace.id, call_id))
+        if acceptance is Acceptance.MINE:
+            call = Call(call_id, workspace, self.runtime, self.queue, self.limits, on_output)
             task = asyncio.create_task(self._do(tool, call, given))
-            self._under_way[call_id] = task
-            task.add_done_callback(lambda _: self._under_way.pop(call_id, None))
+            self._under_way[workspace.id, call_id] = task
+            task.add_done_callback(lambda _: self._under_way.pop((workspace.id, call_id), None))
+        elif (workspace.id, call_id) in self._under_way:
+            task = self._under_way[workspace.id, call_id]
+        else:
+            raise Busy(f"The call {call_id} is being done by another service.", retry_after_seconds=2)
         return await asyncio.shield(task)
 
     def check_call(
@@ -135,16 +135,22 @@ class Toolbox:
         return execution.model_copy(update={"documents": documents})
 
     async def _do(self, tool: AnyTool, call: Call, given: BaseModel) -> BaseModel:
-        status, answer = "interrupted", {"code": "interrupted", "message": "The service was stopped."}
+        status, answer = (
+            "interrupted",
+            {"code": "interrupted", "message": "It was cut short. Use a new id to try again."},
+        )
         try:
             output: BaseModel = await tool.function(call, given)
             status = output.status.value if isinstance(output, Execution) else "ok"
             answer = output.model_dump(mode="json")
+        except Busy:
+            self.records.forget(call.workspace.id, call.id)
+            raise
         except SpillboxError as fault:
             status, answer = fault.code, {"code": fault.code, "message": str(fault)}
             raise
         finally:
-            self.records.finish(call.id, status, answer)
+            self.records.finish(call.workspace.id, call.id, status, answer)
         return output
 
 
@@ -185,8 +191,13 @@ def _readable(name: str, fault: ValidationError) -> str:
 
 
 def _answer_again(tool: AnyTool, record: Record) -> BaseModel:
-    if record.state is State.INTERRUPTED or record.answer is None or "code" in record.answer:
-        message = (record.answer or {}).get("message", "The service was stopped while it was being done.")
-        raise SpillboxError(f"The call {record.id} was done before and failed: {message} Use a new id to try again.")
-    answer: BaseModel = tool.output.model_validate(record.answer)
-    return answer
+    """What was answered before: the output, or the error of the same class."""
+    answer = record.answer
+    if record.state is State.INTERRUPTED or answer is None:
+        raise Interrupted(
+            f"The service was stopped while the call {record.id} was being done. Use a new id to try again."
+        )
+    if "code" in answer:
+        raise error_of(answer["code"], answer["message"])
+    output: BaseModel = tool.output.model_validate(answer)
+    return output

@@ -1,5 +1,6 @@
 """Each attack is held by the jail, and succeeds where the one wall is taken out that should stop it."""
 
+import asyncio
 import os
 import socket
 import subprocess
@@ -12,7 +13,7 @@ import pytest
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
-from sandbox.runtimes.nsjail import GUEST_UID, NsjailRuntime, guest_identity
+from sandbox.runtimes.nsjail import GUEST_UID, Identities, NsjailRuntime
 from sandbox.workspace import Workspace, Workspaces
 from tests.escapes import attacks
 from tests.escapes.attacks import Attack
@@ -26,7 +27,8 @@ def targets(tmp_path: Path, workspaces: Workspaces, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("SPILLBOX_SECRET", SECRET)
     workspaces.open("other").write("private.txt", SECRET.encode())
     (tmp_path / "service.key").write_text(SECRET)
-    identity = guest_identity()
+    with Identities().one() as identity:  # the one that the jail will have too
+        pass
     ids = {} if os.geteuid() == identity.uid else {"user": identity.uid, "group": identity.gid, "extra_groups": []}
     victim = subprocess.Popen(["sleep", "600"], **ids)  # type: ignore[call-overload]
     name = f"spillbox-test-{os.getpid()}"
@@ -122,6 +124,7 @@ async def test_control_a_secret_that_is_mounted_is_found(
 ) -> None:
     mounted = attacks.config(extra=f'\nmount {{ src: "{tmp_path}" dst: "/tmp" is_bind: true }}\n')
     (tmp_path / "service.key").chmod(0o644)
+    tmp_path.chmod(0o755)
     attack = replace(attacks.FILES_NEED_MOUNT[0], config=mounted)
     # The private /tmp is mounted over it unless the attack's own argv leaves it out, so look for it in another place.
     attack = replace(attack, config=mounted.replace('dst: "/tmp"', 'dst: "/run/report"'))
@@ -176,6 +179,76 @@ async def test_a_guest_can_not_speak_for_process_one(
     assert (done.status, done.exit_code) == (Status.FAILED, 7)
     assert done.error is not None
     assert done.error.type == "ExitCode"
+
+
+HOLD_DESCRIPTORS = (
+    "import array, socket, time\na, b = socket.socketpair(); a.setblocking(False)\n"
+    "try:\n  while True: a.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [0] * 250))])\n"
+    "except OSError as fault: print(fault.errno)\n"
+    "time.sleep(2)"
+)
+
+
+@pytest.mark.case("R10")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="an ordinary user's guests share his id, and what the kernel counts for it"
+)
+async def test_a_guest_can_not_use_up_what_the_kernel_counts_for_a_user(
+    root: GuestRoot, workspaces: Workspaces
+) -> None:
+    runtime = NsjailRuntime(root)
+    holding = asyncio.create_task(
+        attack_with(runtime, workspaces.open("a"), Attack("descriptors", HOLD_DESCRIPTORS, ()), [])
+    )
+    await asyncio.sleep(1)
+    other = await attack_with(runtime, workspaces.open("b"), Attack("other", "print(1)", ()), [])
+    assert other.stdout.text == "1\n"
+    assert (await holding).stdout.text == "109\n"  # ETOOMANYREFS: it did reach its own limit
+    await runtime.close()
+
+
+@pytest.mark.case("R10")
+async def test_what_is_counted_for_the_service_can_not_be_spent(runtime: Runtime, workspace: Workspace) -> None:
+    code = (
+        "import ctypes, resource\nlibc = ctypes.CDLL(None, use_errno=True)\n"
+        "print(libc.inotify_init1(0), ctypes.get_errno(), resource.getrlimit(resource.RLIMIT_SIGPENDING)[1] <= 1024)\n"
+        "print([resource.getrlimit(n) for n in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE, resource.RLIMIT_CORE)])\n"
+        "print(libc.prlimit(1, resource.RLIMIT_NOFILE, None, None), ctypes.get_errno())\n"
+        "import fcntl\nf = open('f', 'w')\n"
+        "try: fcntl.fcntl(f, 1024, fcntl.F_WRLCK)\nexcept OSError as fault: print(fault.errno)"
+    )
+    done = await attack_with(runtime, workspace, Attack("counted", code, ()), [])
+    assert done.stdout.text == "-1 38 True\n[(0, 0), (0, 0), (0, 0)]\n-1 1\n22\n"
+
+
+@pytest.mark.case("R10", "R17")
+@pytest.mark.parametrize(
+    ("code", "status", "signal"),
+    [
+        ("os.kill(os.getpid(), 40)", Status.FAILED, "SIG40"),
+        ("os.kill(os.getpid(), 15)", Status.KILLED, "SIGTERM"),
+        ("os.kill(1, 2); os.kill(1, 17); print('on')", Status.SUCCEEDED, None),
+        ("os.kill(0, 2); import time; time.sleep(1)", Status.FAILED, None),
+    ],
+)
+async def test_any_signal_is_told_as_it_is(
+    runtime: Runtime, workspace: Workspace, code: str, status: Status, signal: str | None
+) -> None:
+    done = await attack_with(runtime, workspace, Attack("signal", f"import os\n{code}", ()), [])
+    assert (done.status, done.signal) == (status, signal), done
+
+
+@pytest.mark.case("R16")
+async def test_closed_mounts_and_a_hostile_report_lose_nothing(runtime: Runtime, workspace: Workspace) -> None:
+    code = (
+        "import os\nopen('kept.txt', 'w').write('kept')\n"
+        "os.mkfifo('/run/report/traceback.txt'); os.symlink('/etc/passwd', '/run/report/error.json')\n"
+        "open('/run/report/x', 'w').close(); os.chmod('/run/report/x', 0)\n"
+        "os.chmod('/run/report', 0); os.chmod('/workspace', 0)\nos._exit(3)"
+    )
+    done = await attack_with(runtime, workspace, Attack("closed", code, ()), [])
+    assert (done.status, done.exit_code) == (Status.FAILED, 3)
+    assert workspace.read_bytes("kept.txt") == b"kept"
 
 
 @pytest.mark.case("R13")
@@ -242,7 +315,11 @@ async def test_the_guest_is_an_unprivileged_user_of_the_host(runtime: Runtime, w
     job = Job(script_path="/workspace/scripts/attack.py")
     done = await runtime.run(job, workspace, run_id="ids", on_output=look)
     assert done.stdout.text == f"1\n{GUEST_UID}\n"
-    identity = guest_identity()
-    assert seen[0].split()[1:] == [str(identity.uid)] * 4
+    with Identities().one() as identity:
+        pass
+    if os.geteuid() == 0:
+        assert int(seen[0].split()[1]) >= 2_000_000_000
+    else:
+        assert seen[0].split()[1:] == [str(identity.uid)] * 4
     assert identity.uid != 0
     assert "0" not in seen[1].split()[1:]

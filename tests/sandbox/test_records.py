@@ -1,12 +1,13 @@
 """The ledger: accepted once, one run in a workspace, interrupted when its service is gone."""
 
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from sandbox.errors import Busy, NotFound
+from sandbox.errors import Busy, IdReused, NotFound, SetupFailed
 from sandbox.records import Acceptance, Records, State
 
 
@@ -18,7 +19,7 @@ def records(tmp_path: Path) -> Records:
 def test_an_id_is_accepted_once(records: Records) -> None:
     assert records.accept("a", "w", "run_python", {"code": "1"}) is Acceptance.MINE
     assert records.accept("a", "w", "run_python", {"code": "1"}) is Acceptance.BUSY
-    records.finish("a", "succeeded", {"exit_code": 0})
+    records.finish("w", "a", "succeeded", {"exit_code": 0})
     assert records.accept("a", "w", "run_python", {"code": "1"}) is Acceptance.DONE
     record = records.get("w", "a")
     assert (record.state, record.status, record.answer) == (State.DONE, "succeeded", {"exit_code": 0})
@@ -30,23 +31,35 @@ def test_an_id_of_another_workspace_is_not_found(records: Records) -> None:
     records.accept("a", "w", "t", {})
     with pytest.raises(NotFound):
         records.get("other", "a")
-    with pytest.raises(NotFound):
-        records.accept("a", "other", "t", {})
+    assert records.accept("a", "other", "t", {}) is Acceptance.MINE
+
+
+def test_an_id_is_of_one_call_only(records: Records) -> None:
+    records.accept("a", "w", "t", {"x": 1})
+    for tool, arguments in (("t", {"x": 2}), ("u", {"x": 1})):
+        with pytest.raises(IdReused):
+            records.accept("a", "w", tool, arguments)
+
+
+def test_a_call_that_was_not_begun_can_be_tried_again(records: Records) -> None:
+    records.accept("a", "w", "t", {})
+    records.forget("w", "a")
+    assert records.accept("a", "w", "t", {"other": 1}) is Acceptance.MINE
 
 
 def test_one_run_goes_on_in_a_workspace(records: Records) -> None:
     for name in "ab":
         records.accept(name, "w", "t", {})
-    with records.running("a", "w"), pytest.raises(Busy), records.running("b", "w"):
+    with records.running("w", "a"), pytest.raises(Busy), records.running("w", "b"):
         raise AssertionError("two at once")
-    with records.running("b", "w"):
+    with records.running("w", "b"):
         pass
 
 
 def test_an_answer_is_written_once(records: Records) -> None:
     records.accept("a", "w", "t", {})
-    records.finish("a", "first", {})
-    records.finish("a", "second", {})
+    records.finish("w", "a", "first", {})
+    records.finish("w", "a", "second", {})
     assert records.get("w", "a").status == "first"
 
 
@@ -54,7 +67,7 @@ def test_what_a_dead_process_left_is_interrupted(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from sandbox.records import Records\n"
         "records = Records.in_folder(Path(sys.argv[1])); records.accept('a', 'w', 't', {})\n"
-        "records.running('a', 'w').__enter__()\n"
+        "records.running('w', 'a').__enter__()\n"
         "import os; os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
@@ -63,7 +76,7 @@ def test_what_a_dead_process_left_is_interrupted(tmp_path: Path) -> None:
     assert [record.id for record in records.recover()] == ["a"]
     assert records.get("w", "a").state is State.INTERRUPTED
     assert records.get("w", "mine").state is State.ACCEPTED
-    with records.running("mine", "w"):
+    with records.running("w", "mine"):
         pass
 
 
@@ -72,5 +85,13 @@ def test_a_late_finish_of_an_interrupted_call_changes_nothing(tmp_path: Path) ->
     ours.accept("a", "w", "t", {})
     theirs = Records.in_folder(tmp_path)
     theirs._owner = "1:1"
-    theirs.finish("a", "stolen", {})
+    theirs.finish("w", "a", "stolen", {})
     assert ours.get("w", "a").state is State.ACCEPTED
+
+
+def test_records_of_another_version_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "records.sqlite3") as db:
+        db.execute("create table calls (id text)")
+    db.close()
+    with pytest.raises(SetupFailed, match="Move them away"):
+        Records.in_folder(tmp_path)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import pytest
@@ -36,13 +37,12 @@ def test_files_go_in_and_come_out_byte_for_byte(http: httpx.Client) -> None:
 
 @pytest.mark.case("R14")
 def test_any_file_name_is_downloadable_under_its_own_name(http: httpx.Client) -> None:
-    code = (
-        "for n in (b'\\xff.txt', 'é\"1\\'.txt'.encode(), b'_x', b'.dot', b'code', b'c:\\\\x'): open(n, 'w').write('x')"
-    )
+    names = [b"\xff.txt", "é\"1'.txt".encode(), b"_x", b".dot", b"code", b"c:\\x", b"two\nlines"]
+    code = f"for n in {names!r}: open(n, 'w').write('x')"
     ran = http.post("/v1/workspaces/w/tools/run_python", json={"code": code}).json()
-    assert len(ran["files"]) == 6
+    assert len(ran["files"]) == 7
     for change in ran["files"]:
-        got = http.get(f"{FILES}/{httpx.URL('/').copy_with(path='/' + change['path']).raw_path.decode()[1:]}")
+        got = http.get(f"{FILES}/{quote(change['path'])}")
         assert got.text == "x", change
     raw = http.get(f"{FILES}/%FF.txt")
     assert raw.text == "x"
@@ -105,10 +105,12 @@ def test_output_is_followed_while_the_run_goes_on(http: httpx.Client) -> None:
                 name = line[7:]
             elif line.startswith("data: "):
                 events.append((name, line[6:], time.monotonic()))
-    assert [name for name, _, _ in events] == ["stdout", "stdout", "result"]
-    assert json.loads(events[0][1]) == {"text": "one\n"}
-    assert events[1][2] - events[0][2] > 0.5
-    assert json.loads(events[2][1])["stdout"]["text"] == "one\ntwo\n"
+    *output, (last, answered, _) = events
+    assert {name for name, _, _ in output} == {"stdout"}
+    assert "".join(json.loads(data)["text"] for _, data, _ in output) == "one\ntwo\n"
+    assert output[-1][2] - output[0][2] > 0.5
+    assert last == "result"
+    assert json.loads(answered)["stdout"]["text"] == "one\ntwo\n"
     with http.stream(
         "POST", "/v1/workspaces/w/tools/run_python", json={"path": "none.py"}, headers={"Accept": "text/event-stream"}
     ) as answer:
@@ -124,11 +126,12 @@ def test_every_call_is_recorded(http: httpx.Client) -> None:
     assert [(record["tool"], record["status"]) for record in records] == [
         ("delete_file", "not_found"), ("run_python", "succeeded"), ("write_file", "ok"),
     ]  # fmt: skip
-    assert records[1]["answer"]["usage"]["wall_seconds"] > 0
+    assert all(record["answer"] is None for record in records)
     assert records[2]["arguments"]["content"].endswith("… (10,000 characters)")
     assert all(record["ended_at"] >= record["accepted_at"] for record in records)
-    one = http.get(f"/v1/workspaces/w/records/{records[1]['id']}")
-    assert one.json() == records[1]
+    one = http.get(f"/v1/workspaces/w/records/{records[1]['id']}").json()
+    assert one["answer"]["usage"]["wall_seconds"] > 0
+    assert {**one, "answer": None} == records[1]
     assert http.get(f"/v1/workspaces/other/records/{records[1]['id']}").json()["code"] == "not_found"
 
 
@@ -144,9 +147,30 @@ def test_the_same_id_is_done_once_and_answered_alike(http: httpx.Client) -> None
     assert (
         http.post("/v1/workspaces/w/tools/list_files", json={}, headers={"Idempotency-Key": "b d"}).status_code == 422
     )
-    # Another conversation can't read an answer by its id.
-    other = http.post("/v1/workspaces/other/tools/run_python", json=call, headers={"Idempotency-Key": "key-1"})
-    assert other.json()["code"] == "not_found"
+    reused = http.post("/v1/workspaces/w/tools/run_python", json={"code": "2"}, headers={"Idempotency-Key": "key-1"})
+    assert (reused.status_code, reused.json()["code"]) == (409, "id_reused")
+    missing = [
+        http.post("/v1/workspaces/w/tools/read_file", json={"path": "no"}, headers={"Idempotency-Key": "key-2"})
+        for _ in range(2)
+    ]
+    assert [answer.json()["code"] for answer in missing] == ["not_found"] * 2
+
+
+async def test_an_id_means_nothing_in_another_conversation(base_url: str) -> None:
+    async with httpx.AsyncClient(base_url=base_url, timeout=60) as http:
+        headers = {"Idempotency-Key": "same"}
+        calls = [
+            http.post(
+                f"/v1/workspaces/{w}/tools/run_python",
+                json={"code": f"import time; time.sleep(0.5); print('{w}')"},
+                headers=headers,
+            )
+            for w in "ab"
+        ]
+        answers = await asyncio.gather(*calls)
+        reused = await http.post("/v1/workspaces/a/tools/run_python", json={"code": "1"}, headers=headers)
+    assert [answer.json()["stdout"]["text"] for answer in answers] == ["a\n", "b\n"]
+    assert reused.json()["code"] == "id_reused"
 
 
 @pytest.mark.case("R20")
@@ -163,6 +187,19 @@ async def test_over_capacity_is_a_typed_busy(root: GuestRoot, tmp_path: Path) ->
     refused = next(answer for answer in answers if answer.status_code == 429)
     assert refused.json()["code"] == "busy"
     assert int(refused.headers["retry-after"]) > 0
+
+
+async def test_a_refused_call_can_be_tried_again_under_its_id(root: GuestRoot, tmp_path: Path) -> None:
+    with serving(root, tmp_path, slots=1, queue_length=0) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=60) as http:
+            long = asyncio.create_task(
+                http.post("/v1/workspaces/w/tools/run_python", json={"code": "import time; time.sleep(1)"})
+            )
+            await asyncio.sleep(0.5)
+            call = {"json": {"code": "print(1)"}, "headers": {"Idempotency-Key": "again"}}
+            assert (await http.post("/v1/workspaces/v/tools/run_python", **call)).status_code == 429  # type: ignore[arg-type]
+            await long
+            assert (await http.post("/v1/workspaces/v/tools/run_python", **call)).json()["stdout"]["text"] == "1\n"  # type: ignore[arg-type]
 
 
 def test_errors_are_problem_details(http: httpx.Client) -> None:
@@ -209,6 +246,7 @@ def test_a_key_is_asked_for_everywhere_but_for_health(root: GuestRoot, tmp_path:
 def test_without_a_key_a_web_page_can_not_use_the_service(http: httpx.Client) -> None:
     assert http.get("/v1/tools", headers={"Host": "evil.example"}).status_code == 403
     assert http.get("/v1/tools", headers={"Origin": "https://evil.example"}).json()["code"] == "forbidden"
+    assert http.get("/v1/tools", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
     assert http.get("/v1/tools", headers={"Origin": "http://localhost:8750"}).status_code == 200
 
 

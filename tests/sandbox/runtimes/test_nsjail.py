@@ -13,13 +13,15 @@ from sandbox.runtimes.nsjail import NsjailRuntime, Walls, build_argv
 from sandbox.workspace import Identity, Workspace
 
 WALLS = Walls(
-    nsjail=Path("/n"), root=Path("/r"), identity=Identity(7, 8), with_cgroup=True, service_is_root=False,
+    nsjail=Path("/n"), root=Path("/r"), with_cgroup=True, service_is_root=False,
     environment={"A": "b"}, seccomp="POLICY",
 )  # fmt: skip
 
 
 def _argv(walls: Walls) -> list[str]:
-    return build_argv(walls, Job(script_path="/x"), control_fd=5, log_fd=6, read_only={"results": Path("/w/results")})
+    return build_argv(
+        walls, Job(script_path="/x"), Identity(7, 8), control_fd=5, log_fd=6, read_only={"results": Path("/w/results")}
+    )
 
 
 def _pairs(argv: list[str]) -> list[tuple[str, str]]:

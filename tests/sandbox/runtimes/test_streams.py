@@ -46,3 +46,15 @@ def test_the_disk_holds_no_more_than_its_limit(tmp_path: Path) -> None:
     assert len(whole.read()) == 5000
     assert capture.total_bytes == 9000
     capture.close()
+
+
+def test_a_full_disk_stops_the_run_and_not_the_bound_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_space(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Capture, "_keep", no_space)
+    capture = _capture(tmp_path)
+    assert not any(capture.feed(b"z" * 1000) for _ in range(100))
+    assert capture.disk_is_full
+    assert len(capture.text()) < 1200
+    assert capture.total_bytes == 100_000

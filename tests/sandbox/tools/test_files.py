@@ -7,15 +7,15 @@ import pytest
 
 from sandbox.errors import BadRequest
 from sandbox.job import Limits
-from sandbox.runtimes.base import Turns
 from sandbox.testing import FakeRuntime
 from sandbox.tools.files import MAX_READ_CHARACTERS, ReadFileInput, ReadFileOutput, read_file
+from sandbox.tools.queue import Queue
 from sandbox.tools.registry import Call
 from sandbox.workspace import Workspace
 
 
 async def read(workspace: Workspace, **arguments: Any) -> ReadFileOutput:
-    call = Call("c", workspace, FakeRuntime(), Turns(), Limits())
+    call = Call("c", workspace, FakeRuntime(), Queue(slots=1, length=1), Limits())
     return await read_file(call, ReadFileInput(path="f", **arguments))
 
 
@@ -97,7 +97,7 @@ async def test_a_position_past_a_line_is_refused(workspace: Workspace) -> None:
 async def test_an_office_document_gives_its_text_through_the_runtime(workspace: Workspace, tmp_path: Path) -> None:
     workspace.write("f.docx", b"PK")
     runtime = FakeRuntime(stdout="A heading\nA\tB\n")
-    call = Call("c", workspace, runtime, Turns(), Limits())
+    call = Call("c", workspace, runtime, Queue(slots=1, length=1), Limits())
     part = await read_file(call, ReadFileInput(path="f.docx"))
     assert part.text == "A heading\nA\tB\n"
     assert "text of the .docx" in (part.note or "")

@@ -1,0 +1,27 @@
+"""A conversation's workspace on disk: the only package that opens paths which a guest may have written.
+
+paths       the path language of the tools
+tree        folders by descriptor: walking, copying, acting with a guest's rights
+store       the files on disk, whole or not at all
+transfer    what goes into a run's tmpfs, and what is taken out of it
+workspace   the workspace itself: quota, read-only folders, errors that say what to do
+"""
+
+from sandbox.workspace.paths import GUEST_PATH, guest_name, name_of, near_paths, segments_of
+from sandbox.workspace.transfer import Manifest
+from sandbox.workspace.tree import Identity
+from sandbox.workspace.workspace import READ_ONLY_FOLDERS, FileInfo, Workspace, Workspaces
+
+__all__ = [
+    "GUEST_PATH",
+    "READ_ONLY_FOLDERS",
+    "FileInfo",
+    "Identity",
+    "Manifest",
+    "Workspace",
+    "Workspaces",
+    "guest_name",
+    "name_of",
+    "near_paths",
+    "segments_of",
+]

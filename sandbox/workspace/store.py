@@ -1,0 +1,121 @@
+"""The files of one workspace on disk. A file appears whole, by rename, or not at all."""
+
+import os
+import secrets
+import stat
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from sandbox.errors import InvalidPath
+from sandbox.workspace.paths import Segments, name_of
+from sandbox.workspace.tree import CREATE, Entry, Tree, remove_tree
+
+_counter_lock = threading.Lock()
+
+
+class Store:
+    """``files/``, ``incoming/`` and ``counter`` in one folder. Methods raise OSError; nothing is checked against a quota."""
+
+    def __init__(self, folder: Path, *, own_folders: tuple[str, ...]) -> None:
+        self.files = folder / "files"
+        self.incoming = folder / "incoming"
+        self._counter = folder / "counter"
+        self._own_folders = own_folders
+
+    def make(self) -> None:
+        """Make the folders, if they are not there."""
+        if not self.incoming.is_dir():
+            for name in ("", *self._own_folders):
+                (self.files / name).mkdir(parents=True, exist_ok=True)
+                (self.files / name).chmod(0o755)  # whatever the umask: a guest of another uid reads the mounts
+            self.incoming.mkdir()
+
+    def next_number(self) -> int:
+        """A number never given before."""
+        with _counter_lock:
+            number = int(self._counter.read_text()) + 1 if self._counter.exists() else 1
+            new = self._counter.with_suffix(".new")
+            new.write_text(str(number))
+            new.replace(self._counter)
+            return number
+
+    def entries(self) -> list[Entry]:
+        """Everything below ``files/``, sorted by path."""
+        if not self.files.is_dir():
+            return []
+        with Tree.at(self.files) as tree:
+            return sorted(tree.walk(), key=lambda entry: entry[0])
+
+    def open_file(self, segments: Segments) -> int:
+        """A descriptor of a regular file, for reading; raises OSError for anything else."""
+        with Tree.at(self.files) as tree:
+            fd = tree.open_file(segments)
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            os.close(fd)
+            raise FileNotFoundError(name_of(segments))
+        return fd
+
+    def status(self, segments: Segments) -> os.stat_result | None:
+        """The entry's own status, or None."""
+        if not self.files.is_dir():
+            return None
+        with Tree.at(self.files) as tree:
+            return tree.status(segments)
+
+    def size(self, segments: Segments) -> int | None:
+        """Bytes of the regular file there, or None."""
+        status = self.status(segments)
+        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
+
+    def is_folder(self, segments: Segments) -> bool:
+        """Whether a folder is there."""
+        status = self.status(segments)
+        return status is not None and stat.S_ISDIR(status.st_mode)
+
+    @contextmanager
+    def new_file(self) -> Iterator[tuple[str, int]]:
+        """A file under ``incoming/``, open for writing; it is removed unless `place` gave it its name."""
+        name = secrets.token_hex(12)
+        with Tree.at(self.incoming) as incoming:
+            fd = os.open(name, CREATE, 0o600, dir_fd=incoming.fd)
+            try:
+                os.fchmod(fd, 0o644)
+                yield name, fd
+            finally:
+                os.close(fd)
+                with suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=incoming.fd)
+
+    def place(self, name: str, segments: Segments) -> None:
+        """Give a new file its name, making missing folders; raises `InvalidPath` where a folder stands in the way."""
+        with Tree.at(self.files) as tree, Tree.at(self.incoming) as incoming:
+            try:
+                parent = tree.parent(segments, make=True)
+                os.rename(name, segments[-1], src_dir_fd=incoming.fd, dst_dir_fd=parent)
+            except (IsADirectoryError, NotADirectoryError):
+                raise InvalidPath(
+                    f"The path {name_of(segments)} is refused: a folder stands there, or a file where it needs a folder."
+                ) from None
+
+    def make_folder(self, segments: Segments) -> None:
+        """Make a folder, in the place of a file if one is there."""
+        with Tree.at(self.files) as tree:
+            parent = tree.parent(segments, make=True)
+            with suppress(FileExistsError):
+                os.mkdir(segments[-1], 0o755, dir_fd=parent)
+                return
+            if not self.is_folder(segments):
+                os.unlink(segments[-1], dir_fd=parent)
+                os.mkdir(segments[-1], 0o755, dir_fd=parent)
+
+    def remove(self, segments: Segments) -> None:
+        """Remove a file, or a folder with all that is in it."""
+        with Tree.at(self.files) as tree:
+            remove_tree(tree.parent(segments), segments[-1])
+
+    def drop_folder(self, segments: Segments) -> None:
+        """Remove a folder if it is empty."""
+        with Tree.at(self.files) as tree, suppress(OSError):
+            os.rmdir(segments[-1], dir_fd=tree.parent(segments))

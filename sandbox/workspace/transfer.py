@@ -1,0 +1,193 @@
+"""What goes into a run's tmpfs, and what is taken out of it.
+
+A guest never touches the host's disk. It works on a tmpfs of its own, whose size and inode limits are the quota, and
+the kernel holds them. `copy_in` fills it before the run, `commit` takes the changes after all of the run's processes are
+gone: regular files and folders only, bounded, never through a link. So a link, FIFO or device that a guest makes never
+exists on the host's disk, and a run that dies half-way leaves the files as they were.
+"""
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from sandbox.errors import QuotaExceeded
+from sandbox.job import FileChange, Skipped
+from sandbox.workspace.paths import MAX_DEPTH, Segments, name_of
+from sandbox.workspace.store import Store
+from sandbox.workspace.tree import CREATE, Entry, Identity, Tree, acting_as, copy, pages
+
+_NEVER_KEPT = b"__pycache__"  # byte code of one run must not be executed by the next
+_CHUNK_BYTES = 1 << 20
+_LAST_SECOND = 253_402_300_799  # of the year 9999; a guest may set any time, and a calendar ends there
+
+
+@dataclass
+class Manifest:
+    """What `copy_in` put into a run's tmpfs."""
+
+    files: set[Segments] = field(default_factory=set)
+    folders: set[Segments] = field(default_factory=set)
+
+
+def copy_in(
+    store: Store, guest_fd: int, identity: Identity, *, leave_out: frozenset[bytes], only: Iterable[Segments] | None
+) -> Manifest:
+    """Copy files into the empty tmpfs at ``guest_fd``, all but those in the top folders ``leave_out``."""
+    manifest = Manifest()
+    wanted = None if only is None else set(only)
+    with Tree.at(store.files) as ours, Tree(guest_fd) as guest:
+        try:
+            for segments, status in store.entries():
+                if segments[0] in leave_out:
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    with acting_as(identity):
+                        os.mkdir(segments[-1], 0o755, dir_fd=guest.parent(segments))
+                    manifest.folders.add(segments)
+                elif wanted is None or segments in wanted:
+                    _put(ours, guest, segments, status, identity)
+                    manifest.files.add(segments)
+        except OSError as fault:
+            if fault.errno != errno.ENOSPC:
+                raise
+            raise QuotaExceeded(
+                "The workspace holds more than its quota. Delete files or folders with delete_file."
+            ) from None
+    return manifest
+
+
+def _put(ours: Tree, guest: Tree, segments: Segments, status: os.stat_result, identity: Identity) -> None:
+    source = ours.open_file(segments)
+    try:
+        with acting_as(identity):
+            target = os.open(segments[-1], CREATE, 0o644, dir_fd=guest.parent(segments))
+        try:
+            copy(source, target, status.st_size)
+            os.utime(target, ns=(status.st_mtime_ns, status.st_mtime_ns))
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+def commit(
+    store: Store, guest_fd: int, identity: Identity, manifest: Manifest, *, leave_out: frozenset[bytes], max_bytes: int
+) -> tuple[list[FileChange], list[Skipped]]:
+    """Take what a run changed in its tmpfs; call it only when every process of the run is gone.
+
+    Gives the changes and what was left out, with the reason. A file that is equal to the one on disk is no change.
+    """
+    skipped: list[Skipped] = []
+    entries = _guest_entries(guest_fd, identity, leave_out, skipped)
+    folders = [segments for segments, status in entries if stat.S_ISDIR(status.st_mode)]
+    wanted = _choose(entries, skipped, max_bytes)
+    # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
+    blocked = {segments for segments, _ in wanted if store.is_folder(segments)}
+    gone = manifest.folders - set(folders)
+    with Tree(guest_fd) as guest:
+        for segments in folders:
+            store.make_folder(segments)
+        changes = [_take(store, guest, identity, entry) for entry in wanted if entry[0] not in blocked]
+        changes += [_delete(store, segments) for segments in manifest.files - {segments for segments, _ in wanted}]
+        for segments in sorted(gone, reverse=True):
+            store.drop_folder(segments)
+        changes += [_take(store, guest, identity, entry) for entry in wanted if entry[0] in blocked]
+    return sorted((change for change in changes if change), key=lambda change: change.path), skipped
+
+
+def _guest_entries(
+    guest_fd: int, identity: Identity, leave_out: frozenset[bytes], skipped: list[Skipped]
+) -> list[Entry]:
+    """Everything that the guest left, sorted, after its owner was given back the right to read it."""
+
+    def prepare(parent: int, segments: Segments, status: os.stat_result) -> bool:
+        name = segments[-1]
+        if name == _NEVER_KEPT or (len(segments) == 1 and name in leave_out):
+            return False
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if (is_folder or stat.S_ISREG(status.st_mode)) and status.st_mode & 0o700 != 0o700:
+            os.chmod(name, status.st_mode | 0o700, dir_fd=parent)  # no process of the guest lives that could swap it
+        if is_folder and len(segments) >= MAX_DEPTH:
+            skipped.append(Skipped(path=name_of(segments), reason=f"more than {MAX_DEPTH} folders deep"))
+            return False
+        return True
+
+    with acting_as(identity), Tree(guest_fd) as guest:
+        os.fchmod(guest.fd, 0o755)
+        return sorted(guest.walk(prepare), key=lambda entry: entry[0])
+
+
+def _choose(entries: list[Entry], skipped: list[Skipped], max_bytes: int) -> list[Entry]:
+    """The files to take, within the quota."""
+    wanted: list[Entry] = []
+    taken: dict[int, Segments] = {}
+    for segments, status in entries:
+        if stat.S_ISDIR(status.st_mode):
+            continue
+        reason = _reason_to_skip(segments, status, taken.get(status.st_ino))
+        # The tmpfs held the quota in blocks; what a sparse file claims to hold may be more.
+        if reason is None and (max_bytes := max_bytes - pages(status.st_size)) < 0:
+            reason = "over the bytes that a workspace may hold"
+        if reason is None:
+            wanted.append((segments, status))
+            taken[status.st_ino] = segments
+        else:
+            skipped.append(Skipped(path=name_of(segments), reason=reason))
+    return wanted
+
+
+def _reason_to_skip(segments: Segments, status: os.stat_result, first_link: Segments | None) -> str | None:
+    if segments == (b"scripts",):
+        return "a file named scripts; that is the folder of the scripts"
+    if stat.S_ISREG(status.st_mode):
+        return f"a hard link to {name_of(first_link)}, which was taken" if first_link else None
+    kinds = {
+        stat.S_IFLNK: "a symbolic link; links are never followed",
+        stat.S_IFIFO: "a FIFO",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    return kinds.get(stat.S_IFMT(status.st_mode), "not a regular file")
+
+
+def _take(store: Store, guest: Tree, identity: Identity, entry: Entry) -> FileChange | None:
+    segments, status = entry
+    with acting_as(identity):
+        source = guest.open_file(segments)
+    try:
+        old = store.size(segments)
+        # Times are no proof that a file is as it was: a write through mmap(2) may leave them alone on tmpfs.
+        if old == status.st_size and _equals(store, segments, source):
+            return None
+        with store.new_file() as (name, fd):
+            copy(source, fd, status.st_size)
+            seconds = min(max(status.st_mtime, 0), _LAST_SECOND)
+            os.utime(fd, (seconds, seconds))
+            store.place(name, segments)
+    finally:
+        os.close(source)
+    return FileChange(path=name_of(segments), bytes=status.st_size, change="created" if old is None else "modified")
+
+
+def _equals(store: Store, segments: Segments, theirs: int) -> bool:
+    ours = store.open_file(segments)
+    try:
+        while True:
+            one, other = os.read(ours, _CHUNK_BYTES), os.read(theirs, _CHUNK_BYTES)
+            if one != other:
+                return False
+            if not one:
+                return True
+    finally:
+        os.close(ours)
+
+
+def _delete(store: Store, segments: Segments) -> FileChange | None:
+    size = store.size(segments)
+    if size is None:
+        return None
+    store.remove(segments)
+    return FileChange(path=name_of(segments), bytes=size, change="deleted")

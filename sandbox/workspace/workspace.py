@@ -1,0 +1,246 @@
+"""The workspace itself.
+
+<workspaces>/<id>/files/       what the guest sees as /workspace
+<workspaces>/<id>/incoming/    files being written; each is renamed into files/ when it is whole
+<workspaces>/<id>/counter      the last number given to a file under results/, errors/ or scripts/
+"""
+
+import os
+import re
+import secrets
+import shutil
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+
+from sandbox.errors import InvalidWorkspace, NotFound, QuotaExceeded, ReadOnly, TooLarge
+from sandbox.job import FileChange, Limits, Skipped
+from sandbox.workspace import transfer
+from sandbox.workspace.paths import Segments, name_of, near_paths, segments_of
+from sandbox.workspace.store import Store
+from sandbox.workspace.transfer import Manifest
+from sandbox.workspace.tree import OPEN_FILE, Identity, acting_as, pages, write_all
+
+READ_ONLY_FOLDERS = ("results", "errors")
+"""Written by the service only, and mounted read-only into a run."""
+
+_READ_ONLY = frozenset(name.encode() for name in READ_ONLY_FOLDERS)
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_MAX_READ_BYTES = 64 << 20
+
+
+class FileInfo(NamedTuple):
+    """A file of a workspace, or, with a path that ends in ``/``, an empty folder."""
+
+    path: str
+    bytes: int
+    modified_at: datetime
+
+
+class Workspaces:
+    """All workspaces of a service, under one folder."""
+
+    def __init__(self, root: Path, *, limits: Limits = Limits()) -> None:  # noqa: B008  frozen
+        self.root = root.resolve()
+        self.limits = limits
+        root.mkdir(parents=True, exist_ok=True)
+
+    def open(self, workspace_id: str) -> "Workspace":
+        """The workspace of that id; its folder is made when something is first written."""
+        if not _ID.fullmatch(workspace_id):
+            raise InvalidWorkspace(
+                f"The workspace id {workspace_id[:140]!a} is refused. Use 1 to 128 letters, digits, '.', '_' or "
+                "'-', the first of them a letter or digit."
+            )
+        return Workspace(self.root / workspace_id, self.limits)
+
+    @contextmanager
+    def scratch(self) -> Iterator["Workspace"]:
+        """A workspace of no conversation, gone at the end of the ``with``."""
+        folder = self.root.parent / "scratch" / secrets.token_hex(8)
+        try:
+            yield Workspace(folder, self.limits)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class Workspace:
+    """One conversation's files. All methods block on disk; none of them follows a symbolic link."""
+
+    def __init__(self, folder: Path, limits: Limits) -> None:
+        self.id = folder.name
+        self.limits = limits
+        self._store = Store(folder, own_folders=(*READ_ONLY_FOLDERS, "scripts"))
+
+    def make(self) -> None:
+        """Make its folders, if this is its first use; looking into a workspace that was never used leaves no trace."""
+        self._store.make()
+
+    def host_folder(self, name: str) -> Path:
+        """Where the read-only folder ``name`` is on the host, for mounting it."""
+        self.make()
+        return self._store.files / READ_ONLY_FOLDERS[READ_ONLY_FOLDERS.index(name)]
+
+    @property
+    def spool_folder(self) -> Path:
+        """A folder on the workspace's disk for unnamed temporary files."""
+        self.make()
+        return self._store.incoming
+
+    # Reading
+
+    def open_file(self, path: str) -> BinaryIO:
+        """Open a regular file for reading in binary; raises `NotFound`, naming files that are near."""
+        try:
+            return os.fdopen(self._store.open_file(segments_of(path)), "rb")
+        except OSError:
+            raise self._not_found(path) from None
+
+    def read_bytes(self, path: str, *, max_bytes: int = _MAX_READ_BYTES) -> bytes:
+        """The file's content; raises `TooLarge` over ``max_bytes``."""
+        with self.open_file(path) as file:
+            data = file.read(max_bytes + 1)
+        if len(data) > max_bytes:
+            raise TooLarge(f"{path} is larger than {max_bytes:,} bytes. Read it in parts, by lines or in a script.")
+        return data
+
+    def exists(self, path: str) -> bool:
+        """Whether a regular file is at ``path``."""
+        return self._store.size(segments_of(path)) is not None
+
+    def list_files(self) -> list[FileInfo]:
+        """Its files, and folders in which there is nothing, sorted by path."""
+        entries = self._store.entries()
+        with_content = {segments[:-1] for segments, _ in entries}
+        found = []
+        for segments, status in entries:
+            modified = datetime.fromtimestamp(status.st_mtime, UTC)
+            if stat.S_ISREG(status.st_mode):
+                found.append(FileInfo(name_of(segments), status.st_size, modified))
+            elif stat.S_ISDIR(status.st_mode) and segments not in with_content and not self._is_own(segments):
+                found.append(FileInfo(name_of(segments) + "/", 0, modified))
+        return sorted(found)
+
+    def usage(self) -> tuple[int, int]:
+        """Bytes in whole pages, and number of files and folders, that count for the quota."""
+        used = [
+            pages(status.st_size) if stat.S_ISREG(status.st_mode) else 0
+            for segments, status in self._store.entries()
+            if segments[0] not in _READ_ONLY
+        ]
+        return sum(used), len(used)
+
+    # Writing
+
+    def write(self, path: str, content: bytes | Iterable[bytes]) -> FileChange:
+        """Write a whole file, replacing an older one at once when all of it is there; makes missing folders.
+
+        Raises `ReadOnly`, `InvalidPath` (a folder stands there), `QuotaExceeded`, `TooLarge`; then nothing is changed.
+        """
+        segments = segments_of(path)
+        self._require_writable(segments, path)
+        self.make()
+        used_bytes, used_files = self.usage()
+        old = self._store.size(segments)
+        used_bytes -= pages(old or 0)
+        new_entries = 0 if old is not None else len(segments)
+        if used_files + new_entries > self.limits.workspace_files:
+            raise QuotaExceeded(
+                f"The workspace may hold {self.limits.workspace_files:,} files and folders. Delete some with delete_file, "
+                "which takes folders too; list_files shows empty ones with a '/' at the end."
+            )
+        with self._store.new_file() as (name, fd):
+            size = 0
+            for chunk in (content,) if isinstance(content, bytes) else content:
+                size += len(chunk)
+                if size > self.limits.file_bytes:
+                    raise TooLarge(f"{path} would be over {self.limits.file_bytes:,} bytes, the limit for one file.")
+                if used_bytes + pages(size) > self.limits.workspace_bytes:
+                    raise QuotaExceeded(
+                        f"The workspace may hold {self.limits.workspace_bytes:,} bytes. Delete files with delete_file."
+                    )
+                write_all(fd, chunk)
+            self._store.place(name, segments)
+        return FileChange(path=name_of(segments), bytes=size, change="created" if old is None else "modified")
+
+    def write_script(self, code: str) -> str:
+        """Save a script under a new name in ``scripts/``; gives its path."""
+        self.make()
+        while True:
+            path = f"scripts/{self._store.next_number():04d}.py"
+            if self._store.status(segments_of(path)) is None:  # a guest may have taken any name
+                break
+        self.write(path, code.encode("utf-8", "surrogatepass"))
+        return path
+
+    def write_own(self, folder: str, name: str, content: Iterable[bytes]) -> str:
+        """Write a file of the service's own as ``folder/NNNN-name``, with a number never used before; gives its path."""
+        self.make()
+        path = f"{folder}/{self._store.next_number():04d}{name}"
+        with self._store.new_file() as (temporary, fd):
+            for chunk in content:
+                write_all(fd, chunk)
+            os.fsync(fd)
+            self._store.place(temporary, segments_of(path))
+        return path
+
+    def own_bytes(self) -> int:
+        """Bytes under ``results/`` and ``errors/``."""
+        return sum(status.st_size for segments, status in self._store.entries() if segments[0] in _READ_ONLY)
+
+    def delete(self, path: str) -> FileChange:
+        """Delete a regular file, or a folder with all that is in it."""
+        segments = segments_of(path.removesuffix("/"))
+        self._require_writable(segments, path)
+        size = self._store.size(segments)
+        if size is None and not self._store.is_folder(segments):
+            raise self._not_found(path)
+        self._store.remove(segments)
+        return FileChange(path=name_of(segments), bytes=size or 0, change="deleted")
+
+    # A run
+
+    def copy_in(self, guest_fd: int, identity: Identity, *, only: Iterable[str] | None = None) -> Manifest:
+        """Copy the files that a guest may write into the empty tmpfs at ``guest_fd``; see `transfer`."""
+        wanted = None if only is None else [segments_of(path) for path in only]
+        return transfer.copy_in(self._store, guest_fd, identity, leave_out=_READ_ONLY, only=wanted)
+
+    def commit(self, guest_fd: int, identity: Identity, manifest: Manifest) -> tuple[list[FileChange], list[Skipped]]:
+        """Take what a run changed in its tmpfs, when every process of the run is gone; see `transfer`."""
+        return transfer.commit(
+            self._store, guest_fd, identity, manifest, leave_out=_READ_ONLY, max_bytes=self.limits.workspace_bytes
+        )
+
+    @staticmethod
+    def read_report(report_fd: int, identity: Identity, *, max_bytes: int) -> dict[str, bytes]:
+        """The regular files directly in a run's report folder that can be read, each cut at ``max_bytes``."""
+        found = {}
+        with acting_as(identity):
+            with suppress(OSError):
+                os.fchmod(report_fd, 0o700)  # the guest may have taken its own right away
+            for name in os.listdir(report_fd):
+                with suppress(OSError):
+                    fd = os.open(name, OPEN_FILE, dir_fd=report_fd)
+                    with os.fdopen(fd, "rb") as file:
+                        if stat.S_ISREG(os.fstat(fd).st_mode):
+                            found[name] = file.read(max_bytes)
+        return found
+
+    # Inner steps
+
+    def _is_own(self, segments: Segments) -> bool:
+        return len(segments) == 1 and segments[0] in (*_READ_ONLY, b"scripts")
+
+    def _require_writable(self, segments: Segments, path: str) -> None:
+        if segments[0] in _READ_ONLY:
+            raise ReadOnly(
+                f"{path} is read-only: only the service writes under results/ and errors/. Use another folder."
+            )
+
+    def _not_found(self, path: str) -> NotFound:
+        near = near_paths(path, (info.path for info in self.list_files()))
+        advice = f"Did you mean {', '.join(near)}?" if near else "list_files shows what there is."
+        return NotFound(f"There is no file {path} in the workspace. {advice}")
