@@ -8,7 +8,7 @@ import platform
 from dataclasses import dataclass, field
 from typing import Any
 
-from sandbox.runtimes.nsjail import CONFIG_FILE
+from sandbox.runtimes.nsjail_config import CONFIG_FILE
 
 # Numbers of system calls differ between processors.
 _NUMBERS = {

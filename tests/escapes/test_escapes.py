@@ -13,7 +13,8 @@ import pytest
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
-from sandbox.runtimes.nsjail import GUEST_UID, Identities, NsjailRuntime
+from sandbox.runtimes.nsjail import Identities, NsjailRuntime
+from sandbox.runtimes.nsjail_config import GUEST_UID
 from sandbox.workspace import Workspace, Workspaces
 from tests.escapes import attacks
 from tests.escapes.attacks import Attack

@@ -1,4 +1,4 @@
-"""The jail's command and its policy, as data."""
+"""The jail's configuration and its policy, as data."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,59 +8,68 @@ import pytest
 from sandbox.errors import JailFailed
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Job
-from sandbox.runtimes import nsjail, seccomp
-from sandbox.runtimes.nsjail import NsjailRuntime, Walls, build_argv
+from sandbox.runtimes import seccomp
+from sandbox.runtimes.nsjail import NsjailRuntime
+from sandbox.runtimes.nsjail_config import CONFIG_FILE, Walls, build_config
 from sandbox.workspace import Identity, Workspace
 
 WALLS = Walls(
-    nsjail=Path("/n"), root=Path("/r"), with_cgroup=True, service_is_root=False,
+    root=Path("/r"), with_cgroup=True, service_is_root=False, config_file=Path("/dev/null"),
     environment={"A": "b"}, seccomp="POLICY",
 )  # fmt: skip
 
 
-def _argv(walls: Walls) -> list[str]:
-    return build_argv(
-        walls, Job(script_path="/x"), Identity(7, 8), control_fd=5, log_fd=6, read_only={"results": Path("/w/results")}
-    )
+def _lines(walls: Walls, job: Job = Job(script_path="/x")) -> list[str]:  # noqa: B008  frozen
+    text = build_config(walls, job, Identity(7, 8), control_fd=5, read_only={"results": Path("/w/results")})
+    return [line for line in text.splitlines() if line]
 
 
-def _pairs(argv: list[str]) -> list[tuple[str, str]]:
-    return [(argv[n], argv[n + 1]) for n in range(1, argv.index("--"), 2)]
-
-
-def test_the_command_of_a_jail_is_this() -> None:
-    argv = _argv(WALLS)
-    assert argv[0] == "/n"
-    assert _pairs(argv) == [
-        ("--config", str(nsjail.CONFIG_FILE)),
-        ("--chroot", "/r"),
-        ("--log_fd", "6"),
-        ("--pass_fd", "5"),
-        ("--user", "1000:7:1"),
-        ("--group", "1000:8:1"),
-        ("--time_limit", "90"),
-        ("--mount", "none:/workspace:tmpfs:size=268435456,nr_inodes=10003,mode=0755"),
-        ("--mount", "none:/tmp:tmpfs:size=67108864,nr_inodes=10000,mode=1777"),
-        ("--mount", "none:/dev/shm:tmpfs:size=67108864,nr_inodes=10000,mode=1777"),
-        ("--bindmount_ro", "/w/results:/workspace/results"),
-        ("--rlimit_fsize", "64"),
-        ("--rlimit_cpu", "30"),
-        ("--rlimit_as", "hard"),
-        ("--rlimit_nproc", "hard"),
-        ("--seccomp_string", "POLICY"),
-        ("--env", "A=b"),
+def test_the_configuration_of_a_jail_is_this() -> None:
+    assert _lines(WALLS, Job(script_path="/never-in-it", arguments=("nor this",), preload=("docx",))) == [
+        "mount { src: \"/r\" dst: '/' is_bind: true }",
+        "pass_fd: 5",
+        "uidmap { inside_id: '1000' outside_id: '7' count: 1 }",
+        "gidmap { inside_id: '1000' outside_id: '8' count: 1 }",
+        "time_limit: 90",
+        "mount { dst: '/workspace' fstype: 'tmpfs' options: 'size=268435456,nr_inodes=10003,mode=0755' rw: true nosuid: true nodev: true }",
+        "mount { dst: '/tmp' fstype: 'tmpfs' options: 'size=67108864,nr_inodes=10000,mode=1777' rw: true nosuid: true nodev: true }",
+        "mount { dst: '/dev/shm' fstype: 'tmpfs' options: 'size=67108864,nr_inodes=10000,mode=1777' rw: true nosuid: true nodev: true }",
+        "mount { src: \"/w/results\" dst: '/workspace/results' is_bind: true }",
+        "rlimit_fsize: 64",
+        "rlimit_fsize_type: VALUE",
+        "rlimit_cpu: 30",
+        "rlimit_cpu_type: VALUE",
+        "rlimit_as_type: HARD",
+        "rlimit_nproc_type: HARD",
+        'seccomp_string: "POLICY"',
+        'envar: "A=b"',
+        'exec_bin { path: \'/opt/venv/bin/python\' arg: "-S" arg: "/opt/spillbox/init.pyc" arg: "5" arg: "docx" }',
     ]
-    assert argv[argv.index("--") :] == ["--", "/opt/venv/bin/python", "-S", "/opt/spillbox/init.pyc", "5"]
 
 
 def test_without_control_groups_each_process_is_bounded() -> None:
-    pairs = _pairs(_argv(replace(WALLS, with_cgroup=False)))
-    assert ("--rlimit_as", "512") in pairs
-    assert ("--rlimit_nproc", "65") in pairs
+    lines = _lines(replace(WALLS, with_cgroup=False))
+    assert "rlimit_as: 512" in lines
+    assert "rlimit_nproc: 65" in lines
+
+
+def test_root_is_known_in_the_jail_only_where_the_service_is_root() -> None:
+    known = "uidmap { inside_id: '0' outside_id: '0' count: 1 }"
+    assert known not in _lines(WALLS)
+    assert known in _lines(replace(WALLS, service_is_root=True))
+
+
+@pytest.mark.parametrize("path", ['/a "b"', "/a\\b", "/a\nmount { dst: '/x' }", "/\u00e9", "/\udcff"])
+def test_no_path_can_add_to_the_configuration(path: str) -> None:
+    line = _lines(replace(WALLS, root=Path(path)))[0]
+    assert line.startswith('mount { src: "/')
+    assert line.endswith("\" dst: '/' is_bind: true }")
+    assert line.isascii()
+    assert len(_lines(replace(WALLS, root=Path(path)))) == len(_lines(WALLS))
 
 
 def test_the_configuration_starts_from_nothing() -> None:
-    text = nsjail.CONFIG_FILE.read_text()
+    text = CONFIG_FILE.read_text()
     for wall in ("newnet", "newuser", "newns", "newpid", "newipc", "newuts", "newcgroup"):
         assert f"clone_{wall}: true" in text
     assert "keep_env: false" in text
@@ -97,6 +106,20 @@ async def test_a_jail_that_does_not_start_is_a_fault_of_ours_with_its_reason(
     job = Job(script_path="/workspace/scripts/x.py")
     with pytest.raises(JailFailed, match="nsjail said"):
         await broken.run(job, workspace, run_id="r")
-    missing = NsjailRuntime(root, walls={"nsjail": tmp_path / "no-nsjail"})
+    missing = NsjailRuntime(root, nsjail=tmp_path / "no-nsjail")
     with pytest.raises(JailFailed, match="make setup"):
         await missing.run(job, workspace, run_id="r")
+
+
+async def test_an_nsjail_that_died_while_it_waited_is_replaced(root: GuestRoot, workspace: Workspace) -> None:
+    runtime = NsjailRuntime(root)
+    workspace.write("s.py", b"print(1)")
+    for _ in range(3):
+        done = await runtime.run(Job(script_path="/workspace/s.py"), workspace, run_id="r")
+        assert done.stdout.text == "1\n"
+        runtime._ahead._starter.submit(lambda: None).result()  # the next one has been started
+        waiting = runtime._ahead._waiting
+        assert waiting is not None
+        waiting.kill()
+        waiting._process.wait()
+    await runtime.close()
