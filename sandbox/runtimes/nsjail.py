@@ -66,7 +66,7 @@ class NsjailRuntime:
         self._root = root
         self._identities = Identities()
         self._ahead = _Ahead(nsjail or find_nsjail())
-        weakref.finalize(self, self._ahead.close)
+        self._close = weakref.finalize(self, _close, self._ahead, self._cgroups)
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
@@ -103,9 +103,13 @@ class NsjailRuntime:
         )
 
     async def close(self) -> None:
-        self._ahead.close()
-        if self._cgroups is not None:
-            self._cgroups.close()
+        self._close()
+
+
+def _close(ahead: "_Ahead", groups: CgroupHost | None) -> None:
+    ahead.close()
+    if groups is not None:
+        groups.close()
 
 
 class Identities:
