@@ -165,8 +165,9 @@ def _write_small_files(root: Path, site: Path) -> None:
         (root / "etc" / name).write_text(text)
     (root / "usr/share").mkdir()
     (root / "usr/share/zoneinfo").symlink_to("/" + str((site / "tzdata/zoneinfo").relative_to(root)))
-    for device in ("null", "zero", "full", "random", "urandom"):
+    for device in ("null", "zero", "urandom"):
         (root / "dev" / device).touch()
+    (root / "dev/random").symlink_to("urandom")
     for link, target in {"fd": "", "stdin": "/0", "stdout": "/1", "stderr": "/2"}.items():
         (root / "dev" / link).symlink_to(f"/proc/self/fd{target}")
 

@@ -18,7 +18,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import (
     Column,
-    ColumnElement,
     DateTime,
     Engine,
     MetaData,
@@ -26,6 +25,7 @@ from sqlalchemy import (
     String,
     Table,
     Text,
+    bindparam,
     create_engine,
     delete,
     event,
@@ -39,6 +39,15 @@ from sqlalchemy.exc import IntegrityError
 from sandbox.errors import Busy, IdReused, NotFound, SetupFailed
 
 _MAX_ARGUMENT_CHARACTERS = 4096
+
+
+class State(StrEnum):
+    """How far a call is."""
+
+    ACCEPTED = "accepted"
+    DONE = "done"
+    INTERRUPTED = "interrupted"
+
 
 _metadata = MetaData()
 _calls = Table(
@@ -59,12 +68,27 @@ _calls = Table(
 )
 
 
-class State(StrEnum):
-    """How far a call is."""
-
-    ACCEPTED = "accepted"
-    DONE = "done"
-    INTERRUPTED = "interrupted"
+# Made once: making a statement takes longer than doing it.
+_this_call = (_calls.c.workspace == bindparam("in_workspace")) & (_calls.c.id == bindparam("of_id"))
+_insert = _calls.insert()
+_get = select(_calls).where(_this_call)
+_claim = update(_calls).where(_this_call).values(running_in=bindparam("claimed"))
+_finish = (
+    update(_calls)
+    .where(_this_call & (_calls.c.owner == bindparam("of_owner")) & (_calls.c.state == State.ACCEPTED))
+    .values(
+        state=State.DONE, status=bindparam("with_status"), answer=bindparam("with_answer"), ended_at=bindparam("at")
+    )
+)
+_interrupt = update(_calls).where(_this_call).values(state=State.INTERRUPTED, running_in=None, ended_at=bindparam("at"))
+_forget = delete(_calls).where(_this_call)
+_unfinished = select(_calls).where(_calls.c.state == State.ACCEPTED)
+_latest = (
+    select(*(null().label("answer") if column.name == "answer" else column for column in _calls.c))
+    .where(_calls.c.workspace == bindparam("in_workspace"))
+    .order_by(_calls.c.accepted_at.desc())
+    .limit(bindparam("most"))
+)
 
 
 class Record(BaseModel):
@@ -123,11 +147,10 @@ class Records:
         }  # fmt: skip
         try:
             with self._engine.begin() as db:
-                db.execute(_calls.insert().values(row))
+                db.execute(_insert, row)
         except IntegrityError:
-            with self._engine.connect() as db:
-                known = db.execute(select(_calls).where(_is(workspace, call_id))).mappings().one()
-            if known["fingerprint"] != row["fingerprint"]:
+            known = self._row(workspace, call_id)
+            if known is None or known["fingerprint"] != row["fingerprint"]:
                 raise IdReused(
                     f"The id {call_id} was given to another call of this workspace. Use a new one."
                 ) from None
@@ -137,10 +160,10 @@ class Records:
     @contextmanager
     def running(self, workspace: str, call_id: str) -> Iterator[None]:
         """Claim the workspace for a run; raises `Busy` while another process runs in it."""
-        mine = update(_calls).where(_is(workspace, call_id))
+        this = _this(workspace, call_id)
         try:
             with self._engine.begin() as db:
-                db.execute(mine.values(running_in=workspace))
+                db.execute(_claim, {**this, "claimed": workspace})
         except IntegrityError:
             raise Busy(
                 f"Another service is running something in the workspace {workspace}. Try again in a few seconds.",
@@ -150,46 +173,42 @@ class Records:
             yield
         finally:
             with self._engine.begin() as db:
-                db.execute(mine.values(running_in=None))
+                db.execute(_claim, {**this, "claimed": None})
 
     def finish(self, workspace: str, call_id: str, status: str, answer: Mapping[str, Any]) -> None:
         """Write down what came of a call; without effect if it is no longer this process's."""
-        mine = _is(workspace, call_id) & (_calls.c.owner == self._owner) & (_calls.c.state == State.ACCEPTED)
-        values = {"state": State.DONE, "status": status, "answer": json.dumps(answer), "ended_at": datetime.now(UTC)}
+        came = {"with_status": status, "with_answer": json.dumps(answer), "at": datetime.now(UTC)}
         with self._engine.begin() as db:
-            db.execute(update(_calls).where(mine).values(values))
+            db.execute(_finish, {**_this(workspace, call_id), "of_owner": self._owner, **came})
 
     def forget(self, workspace: str, call_id: str) -> None:
         """Take back a call that was not begun, so that its id can be tried again."""
         with self._engine.begin() as db:
-            db.execute(delete(_calls).where(_is(workspace, call_id)))
+            db.execute(_forget, _this(workspace, call_id))
 
     def get(self, workspace: str, call_id: str) -> Record:
         """One call; raises `NotFound`, also for an id that is another workspace's."""
-        with self._engine.connect() as db:
-            row = db.execute(select(_calls).where(_is(workspace, call_id))).mappings().first()
+        row = self._row(workspace, call_id)
         if row is None:
             raise NotFound(f"There is no record {call_id[:80]!a} in the workspace {workspace}.")
         return _record(row)
 
     def latest(self, workspace: str, *, limit: int = 100) -> list[Record]:
         """The workspace's calls, newest first, without their answers: `get` gives one with its answer."""
-        columns = [null().label("answer") if column.name == "answer" else column for column in _calls.c]
-        query = (
-            select(*columns).where(_calls.c.workspace == workspace).order_by(_calls.c.accepted_at.desc()).limit(limit)
-        )
         with self._engine.connect() as db:
-            return [_record(row) for row in db.execute(query).mappings()]
+            return [_record(row) for row in db.execute(_latest, {"in_workspace": workspace, "most": limit}).mappings()]
 
     def recover(self) -> list[Record]:
         """Mark what ended services left unfinished as interrupted, and give it. Call it before taking new runs."""
-        unfinished = select(_calls).where(_calls.c.state == State.ACCEPTED)
         with self._engine.begin() as db:
-            dead = [row for row in db.execute(unfinished).mappings() if not _lives(row["owner"])]
+            dead = [row for row in db.execute(_unfinished).mappings() if not _lives(row["owner"])]
             for row in dead:
-                values = {"state": State.INTERRUPTED, "running_in": None, "ended_at": datetime.now(UTC)}
-                db.execute(update(_calls).where(_is(row["workspace"], row["id"])).values(values))
+                db.execute(_interrupt, {**_this(row["workspace"], row["id"]), "at": datetime.now(UTC)})
         return [self.get(row["workspace"], row["id"]) for row in dead]
+
+    def _row(self, workspace: str, call_id: str) -> RowMapping | None:
+        with self._engine.connect() as db:
+            return db.execute(_get, _this(workspace, call_id)).mappings().first()
 
     def close(self) -> None:
         """Close the database."""
@@ -209,8 +228,8 @@ def _engine(url: str) -> Engine:
     return engine
 
 
-def _is(workspace: str, call_id: str) -> ColumnElement[bool]:
-    return (_calls.c.workspace == workspace) & (_calls.c.id == call_id)
+def _this(workspace: str, call_id: str) -> dict[str, Any]:
+    return {"in_workspace": workspace, "of_id": call_id}
 
 
 def _record(row: RowMapping) -> Record:

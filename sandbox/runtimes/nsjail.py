@@ -57,14 +57,14 @@ class NsjailRuntime:
         Both are for tests and for `doctor`: a case that can't fail proves nothing.
         """
         self._cgroups, self.warnings = _find_cgroups(use_cgroups)
+        self._identities = Identities()
         standing = Walls(
             root=root.path.resolve(),
             with_cgroup=self._cgroups is not None,
-            service_is_root=os.geteuid() == 0,
+            root_is_known=self._identities.are_own,
         )
         self._walls = replace(standing, **(walls or {}))
         self._root = root
-        self._identities = Identities()
         self._ahead = _Ahead(nsjail or find_nsjail())
         self._close = weakref.finalize(self, _close, self._ahead, self._cgroups)
 
@@ -119,14 +119,13 @@ class Identities:
     processes: guests that shared a user could use them up for each other. An ordinary user's guests have to share his.
     """
 
-    def __init__(self, id_map: Path = Path("/proc/self/uid_map")) -> None:
-        self.are_own = os.geteuid() == 0
-        self._first = _FIRST_ID + os.getpid() * _IDS_OF_A_SERVICE
-        ranges = [tuple(map(int, line.split())) for line in id_map.read_text().splitlines()]
-        if not any(
-            start <= self._first and self._first + _IDS_OF_A_SERVICE <= start + count for start, _, count in ranges
-        ):
-            self._first = _FALLBACK_ID - _IDS_OF_A_SERVICE  # in a container with few ids
+    def __init__(self, *, is_root: bool = os.geteuid() == 0, id_map: Path = Path("/proc/self/uid_map")) -> None:
+        ranges = [(int(start), int(count)) for start, _, count in map(str.split, id_map.read_text().splitlines())]
+        # The second is for a container that has few ids; one that has only root's own is like an ordinary user.
+        candidates = (_FIRST_ID + os.getpid() * _IDS_OF_A_SERVICE, _FALLBACK_ID - _IDS_OF_A_SERVICE)
+        firsts = [f for f in candidates if any(s <= f and f + _IDS_OF_A_SERVICE <= s + n for s, n in ranges)]
+        self.are_own = is_root and bool(firsts)
+        self._first = firsts[0] if firsts else 0
         self._free = list(range(_IDS_OF_A_SERVICE - 1, -1, -1))
 
     @contextmanager

@@ -39,7 +39,7 @@ class Walls:
 
     root: Path
     with_cgroup: bool
-    service_is_root: bool
+    root_is_known: bool
     config_file: Path = CONFIG_FILE
     environment: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
     seccomp: str = field(default_factory=seccomp.kafel)
@@ -62,7 +62,7 @@ def build_config(walls: Walls, job: Job, identity: Identity, *, control_fd: int,
         f"pass_fd: {control_fd}",
         *_ids(GUEST_UID, identity.uid, identity.gid),
     ]
-    if walls.service_is_root:
+    if walls.root_is_known:
         # The jail is built with the guest's ids and capabilities that count only for owners known in its user namespace.
         # With root known there, it can pass through the service's own folders, such as /root, to what it mounts.
         # The guest itself gets neither root's id nor a capability.

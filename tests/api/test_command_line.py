@@ -65,3 +65,17 @@ def test_tools_are_printed_as_json(folder: Path) -> None:
     assert {tool["name"] for tool in json.loads(spillbox(folder, "tools", "--format", "anthropic").stdout)} >= {
         "run_python"
     }
+
+
+def test_a_host_that_forbids_user_namespaces_is_told_with_the_cure(folder: Path, tmp_path: Path) -> None:
+    """In a user namespace of the test's own, in which the kernel is told to allow no further ones."""
+    (tmp_path / "s.py").write_text("print(1)")
+    command = f"exec {sys.executable} -m api run --data-dir {folder} {tmp_path}/s.py"
+    forbid = "echo 0 > /proc/sys/user/max_user_namespaces"
+    unshare = ["unshare", "--user", "--map-root-user", "sh", "-c"]
+    control = subprocess.run([*unshare, command], capture_output=True, text=True, check=False)
+    assert (control.returncode, control.stdout) == (0, "1\n"), control.stderr
+    done = subprocess.run([*unshare, f"{forbid} && {command}"], capture_output=True, text=True, check=False)
+    assert done.returncode == 70
+    assert "jail_failed" in done.stderr
+    assert "sysctl -w user.max_user_namespaces=10000" in done.stderr

@@ -1,5 +1,6 @@
 """The jail's configuration and its policy, as data."""
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,12 +10,12 @@ from sandbox.errors import JailFailed
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Job
 from sandbox.runtimes import seccomp
-from sandbox.runtimes.nsjail import NsjailRuntime
+from sandbox.runtimes.nsjail import Identities, NsjailRuntime
 from sandbox.runtimes.nsjail_config import CONFIG_FILE, Walls, build_config
 from sandbox.workspace import Identity, Workspace
 
 WALLS = Walls(
-    root=Path("/r"), with_cgroup=True, service_is_root=False, config_file=Path("/dev/null"),
+    root=Path("/r"), with_cgroup=True, root_is_known=False, config_file=Path("/dev/null"),
     environment={"A": "b"}, seccomp="POLICY",
 )  # fmt: skip
 
@@ -53,10 +54,10 @@ def test_without_control_groups_each_process_is_bounded() -> None:
     assert "rlimit_nproc: 65" in lines
 
 
-def test_root_is_known_in_the_jail_only_where_the_service_is_root() -> None:
+def test_root_is_known_in_the_jail_only_where_the_root_is_known() -> None:
     known = "uidmap { inside_id: '0' outside_id: '0' count: 1 }"
     assert known not in _lines(WALLS)
-    assert known in _lines(replace(WALLS, service_is_root=True))
+    assert known in _lines(replace(WALLS, root_is_known=True))
 
 
 @pytest.mark.parametrize("path", ['/a "b"', "/a\\b", "/a\nmount { dst: '/x' }", "/\u00e9", "/\udcff"])
@@ -97,6 +98,31 @@ def test_the_filter_is_an_allow_list() -> None:
     # arm64 has no such names; the text for it has been compiled by nobody here.
     assert "newstat" not in seccomp.kafel("aarch64")
     assert " open," not in seccomp.kafel("aarch64")
+
+
+@pytest.mark.parametrize(
+    ("id_map", "first"),
+    [
+        ("0 0 4294967295", 2_000_000_000 + os.getpid() * 256),
+        ("0 1000 1\n1 100000 65536", 65534 - 256),
+        ("0 1000 1", None),
+    ],
+)
+def test_each_jail_has_an_id_that_no_other_has(tmp_path: Path, id_map: str, first: int | None) -> None:
+    (tmp_path / "uid_map").write_text(id_map)
+    identities = Identities(is_root=True, id_map=tmp_path / "uid_map")
+    with identities.one() as one, identities.one() as other:
+        if first is None:
+            assert one.uid == other.uid == os.geteuid()
+        else:
+            assert (one.uid, other.uid) == (first, first + 1)
+    with identities.one() as again:
+        assert again.uid == (os.geteuid() if first is None else first)
+
+
+def test_an_ordinary_users_jails_have_his_id() -> None:
+    with Identities(is_root=False).one() as one:
+        assert one == Identity(os.geteuid(), os.getegid())
 
 
 async def test_a_jail_that_does_not_start_is_a_fault_of_ours_with_its_reason(

@@ -1,0 +1,32 @@
+"""The demo is the main job, end to end: it compares every value of three documents with the source, by other code."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from sandbox.guest_root import GuestRoot
+
+PROJECT = Path(__file__).parents[2]
+
+
+def test_the_demo_builds_breaks_mends_and_finds_every_value_as_it_was(root: GuestRoot, tmp_path: Path) -> None:
+    (tmp_path / "guest-root").symlink_to(root.path.resolve())
+    done = subprocess.run(
+        [sys.executable, "scripts/demo.py", "--data-dir", str(tmp_path)], cwd=PROJECT, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    compared = re.findall(r"([\d,]+) values compared with the source, (\d+) differ", done.stdout)
+    assert len(compared) == 3
+    assert all(int(values.replace(",", "")) > 50 and differ == "0" for values, differ in compared)
+    assert "KeyError: 'alpha3'" in done.stdout
+    assert len(list(tmp_path.glob("workspaces/*/files/reports/*"))) == 3
+
+
+def test_the_benchmark_measures_and_loses_no_run(root: GuestRoot) -> None:
+    done = subprocess.run(
+        [sys.executable, "scripts/bench.py", "--data-dir", str(root.path.parent), "--repeat", "2"],
+        cwd=PROJECT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "64 runs at once in 16 workspaces: 0 lost" in done.stdout
