@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from sandbox import failures
 from sandbox.failures import GuestReport, Surroundings
-from sandbox.job import ErrorReport, Execution, FileChange, Job, Skipped, Status, Stream, Usage
+from sandbox.job import ErrorReport, Execution, FileChange, Job, Limits, Skipped, Status, Stream, Usage
 from sandbox.runtimes.session import Outcome
 from sandbox.runtimes.streams import Capture
 from sandbox.workspace import GUEST_PATH, Workspace, name_of
@@ -20,6 +20,7 @@ Listed = TypeVar("Listed", FileChange, Skipped)
 
 _MAX_LISTED = 1000
 _MAX_LISTED_CHARACTERS = 128 * 1024
+_CPU_TICK_SECONDS = 0.1  # the kernel counts processor time for the limit in ticks
 _ALWAYS_KEPT_BYTES = 64 * 1024
 _CHUNK_BYTES = 1 << 20
 
@@ -36,7 +37,7 @@ def answer(
 ) -> Execution:
     """Judge ``outcome``, write what must be kept under ``results/`` and ``errors/``."""
     report = failures.parse_report(outcome.report.get("error.json"))
-    status, exit_code, signal_name = _judge(outcome, report)
+    status, exit_code, signal_name = _judge(outcome, report, job.limits)
     if status is Status.SUCCEEDED:
         report = None
     notes = list(warnings)
@@ -114,7 +115,7 @@ def _shown(guest_path: str) -> str:
     return name_of((os.fsencode(guest_path.removeprefix(GUEST_PATH + "/")),))
 
 
-def _judge(outcome: Outcome, report: GuestReport | None) -> tuple[Status, int | None, str | None]:
+def _judge(outcome: Outcome, report: GuestReport | None, limits: Limits) -> tuple[Status, int | None, str | None]:
     exit_code = signal_name = None
     if outcome.wait_status is not None:
         if os.WIFSIGNALED(outcome.wait_status):
@@ -139,6 +140,8 @@ def _judge(outcome: Outcome, report: GuestReport | None) -> tuple[Status, int | 
         status = Status.DISK_FULL
     elif signal_name == "SIGSYS":
         status = Status.BLOCKED_SYSCALL
+    elif signal_name == "SIGKILL" and _usage(outcome).cpu_seconds > limits.cpu_seconds - _CPU_TICK_SECONDS:
+        status = Status.TIMED_OUT  # by the kernel, at the resource limit of one process
     elif exit_code is None and signal_name in (None, "SIGKILL", "SIGTERM"):
         status = Status.KILLED
     else:
@@ -177,9 +180,12 @@ def _error(
     outcome: Outcome, job: Job, workspace: Workspace, room: _Room, report: GuestReport | None, status: Status,
     exit_code: int | None, signal_name: str | None, libraries: dict[str, str],
 ) -> ErrorReport:  # fmt: skip
-    if outcome.stopped is not None or status in (Status.OUT_OF_MEMORY, Status.TOO_MANY_PROCESSES):
+    if outcome.stopped is not None or status in (Status.OUT_OF_MEMORY, Status.TOO_MANY_PROCESSES, Status.TIMED_OUT):
         limits = job.limits
         said = {
+            Status.TIMED_OUT: ""
+            if outcome.stop_reason
+            else f"It used {limits.cpu_seconds} s of processor time, the limit.",
             Status.OUT_OF_MEMORY: f"It needed more than {limits.memory_bytes:,} bytes of memory, the limit for one run.",
             Status.TOO_MANY_PROCESSES: f"It tried to have more than {limits.processes} processes and threads at once.",
         }
