@@ -1,4 +1,4 @@
-"""The command line: `spillbox serve`, `run`, `setup`, `tools`."""
+"""The command line: `spillbox serve`, `run`, `setup`, `doctor`, `tools`."""
 
 import argparse
 import asyncio
@@ -15,8 +15,10 @@ from api.auth import UnsafeBinding
 from api.http import describe
 from api.settings import Settings
 from sandbox import guest_root
+from sandbox.doctor.doctor import Finding, examine
 from sandbox.errors import NotFound, SpillboxError
 from sandbox.job import Execution, Status
+from sandbox.tools.toolbox import load_guest_root
 from sandbox.workspace import Workspace
 
 _EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: the service's own fault, not the script's
@@ -64,11 +66,15 @@ def _parser() -> argparse.ArgumentParser:
     setup.add_argument("--wheels", type=Path, help="take the office libraries from this folder, not from an index")
     setup.set_defaults(command=_setup)
 
+    doctor = commands.add_parser("doctor", help="prove every wall and limit on this host")
+    doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
+    doctor.set_defaults(command=_doctor)
+
     tools = commands.add_parser("tools", help="print the tools' names, descriptions and schemas as JSON")
     tools.add_argument("--format", choices=["mcp", "openai", "anthropic"], default="mcp", help="whose form (mcp)")
     tools.set_defaults(command=_tools)
 
-    for command in (serve, run, setup, tools):
+    for command in (serve, run, setup, doctor, tools):
         command.add_argument(
             "--data-dir", type=Path, help="where workspaces, records and the guest root are (.spillbox)"
         )
@@ -153,6 +159,28 @@ def _setup(settings: Settings, arguments: argparse.Namespace) -> int:
 async def _try_guest(settings: Settings) -> Execution:
     async with toolbox_of(settings) as box:
         return await box.try_documents()
+
+
+def _doctor(settings: Settings, arguments: argparse.Namespace) -> int:
+    findings = asyncio.run(_examine(settings))
+    if arguments.json:
+        print(json.dumps([finding.model_dump() for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            word = "WEAKER" if finding.weaker and finding.is_real else "ok" if finding.is_real else "NOT REAL"
+            print(f"{word:<9}{finding.what}\n         by: {finding.enforced_by}\n         seen: {finding.proof}")
+        for cure in dict.fromkeys(finding.cure for finding in findings if finding.cure):
+            print(f"\n{cure}")
+        real = sum(finding.is_real for finding in findings)
+        weaker = sum(finding.weaker for finding in findings)
+        print(f"\n{real} of {len(findings)} proved on this host, {weaker} of them weaker than promised.")
+    return 0 if all(finding.is_real for finding in findings) else 1
+
+
+async def _examine(settings: Settings) -> list[Finding]:
+    async with toolbox_of(settings) as box:
+        root = load_guest_root(settings.data_dir)
+        return [finding async for finding in examine(root, box.workspaces, box.runtime)]
 
 
 def _tools(settings: Settings, arguments: argparse.Namespace) -> int:

@@ -3,7 +3,10 @@
 import re
 from pathlib import Path
 
+from sandbox.doctor import attacks
 from tests.cases import CASES
+
+ATTACKS_FILE = Path(attacks.__file__)
 
 
 def test_every_case_is_shown_by_a_test() -> None:
@@ -11,6 +14,6 @@ def test_every_case_is_shown_by_a_test() -> None:
     for path in Path(__file__).parent.rglob("test_*.py"):
         for arguments in re.findall(r"mark\.case\(([^)*]+)\)", path.read_text()):
             marked.update(re.findall(r'"(\w+)"', arguments))
-    for attacks in re.findall(r"cases=\(([^)]+)\)", (Path(__file__).parent / "escapes" / "attacks.py").read_text()):
-        marked.update(re.findall(r'"(\w+)"', attacks))
+    for cases in re.findall(r"cases=\(([^)]+)\)", ATTACKS_FILE.read_text()):
+        marked.update(re.findall(r'"(\w+)"', cases))
     assert marked == set(CASES)

@@ -67,6 +67,13 @@ def test_tools_are_printed_as_json(folder: Path) -> None:
     }
 
 
+def test_the_doctor_proves_this_host(folder: Path) -> None:
+    done = spillbox(folder, "doctor", "--json")
+    findings = json.loads(done.stdout)
+    assert done.returncode == 0, [finding for finding in findings if not (finding["held"] and finding["control"])]
+    assert len(findings) > 50
+
+
 def test_a_host_that_forbids_user_namespaces_is_told_with_the_cure(folder: Path, tmp_path: Path) -> None:
     """In a user namespace of the test's own, in which the kernel is told to allow no further ones."""
     (tmp_path / "s.py").write_text("print(1)")

@@ -2,153 +2,67 @@
 
 import asyncio
 import os
-import socket
-import subprocess
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sandbox.doctor.attacks import ATTACKS, SECRET, SECRET_PLACE, Attack
+from sandbox.doctor.targets import Targets
+from sandbox.doctor.targets import targets as make_targets
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.nsjail import Identities, NsjailRuntime
 from sandbox.runtimes.nsjail_config import GUEST_UID
 from sandbox.workspace import Workspace, Workspaces
-from tests.escapes import attacks
-from tests.escapes.attacks import Attack
-
-SECRET = "the-secret-of-another-conversation"  # noqa: S105  what the attacks look for
 
 
 @pytest.fixture
-def targets(tmp_path: Path, workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
-    """What there is to reach on the host, as arguments of an attack: port, abstract socket, process, secret."""
-    monkeypatch.setenv("SPILLBOX_SECRET", SECRET)
-    workspaces.open("other").write("private.txt", SECRET.encode())
-    (tmp_path / "service.key").write_text(SECRET)
+def targets() -> Iterator[Targets]:
     with Identities().one() as identity:  # the one that the jail will have too
         pass
-    ids = {} if os.geteuid() == identity.uid else {"user": identity.uid, "group": identity.gid, "extra_groups": []}
-    victim = subprocess.Popen(["sleep", "600"], **ids)  # type: ignore[call-overload]
-    name = f"spillbox-test-{os.getpid()}"
-    with socket.create_server(("127.0.0.1", 0)) as tcp, socket.socket(socket.AF_UNIX) as abstract:
-        abstract.bind("\0" + name)
-        abstract.listen()
-        try:
-            yield [str(tcp.getsockname()[1]), name, str(victim.pid), SECRET]
-            assert victim.poll() is None, "an attack killed a process outside its jail"
-        finally:
-            victim.kill()
-            victim.wait()
+    with make_targets(identity) as made:
+        yield made
+        assert made.victim_lives, "an attack killed a process outside its jail"
 
 
-async def attack_with(runtime: Runtime, workspace: Workspace, attack: Attack, targets: list[str]) -> Execution:
-    workspace.write("scripts/attack.py", attack.code.encode())
-    job = Job(script_path="/workspace/scripts/attack.py", arguments=tuple(targets), limits=Limits(wall_seconds=10))
+async def attack_with(runtime: Runtime, workspace: Workspace, code: str, targets: Targets | None = None) -> Execution:
+    workspace.write("scripts/attack.py", code.encode())
+    arguments = targets.arguments if targets else ()
+    job = Job(script_path="/workspace/scripts/attack.py", arguments=arguments, limits=Limits(wall_seconds=10))
     return await runtime.run(job, workspace, run_id="attack")
 
 
-def weakened(root: GuestRoot, attack: Attack, tmp_path: Path) -> Runtime:
+EVERY = [pytest.param(attack, id=attack.name, marks=pytest.mark.case(*attack.cases)) for attack in ATTACKS]
+
+
+@pytest.mark.parametrize("attack", EVERY)
+async def test_the_attack_is_held(
+    runtime: Runtime, workspaces: Workspaces, attack: Attack, targets: Targets, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPILLBOX_SECRET", SECRET)
+    workspaces.open("other").write("private.txt", SECRET.encode())
+    done = await attack_with(runtime, workspaces.open("w"), attack.code, targets)
+    assert attack.is_held(done), done
+    if attack.ends_process:
+        assert done.signal == "SIGSYS"
+        assert done.error is not None
+        assert "system call" in done.error.summary
+
+
+@pytest.mark.parametrize("attack", EVERY)
+async def test_control_the_attack_succeeds_without_its_wall(
+    root: GuestRoot, workspace: Workspace, attack: Attack, targets: Targets, tmp_path: Path
+) -> None:
     walls = dict(attack.walls)
     if attack.config is not None:
         walls["config_file"] = tmp_path / "weakened.cfg"
-        walls["config_file"].write_text(attack.config)
-    return NsjailRuntime(root, walls=walls)
-
-
-def mark(groups: list[tuple[Attack, ...]]) -> list[object]:
-    return [pytest.param(a, id=a.name, marks=pytest.mark.case(*a.cases)) for group in groups for a in group]
-
-
-HELD = mark(
-    [
-        attacks.ANSWERED_CALLS, attacks.NETWORK, attacks.SOCKET_FAMILIES, attacks.PROCESSES, attacks.WRITES,
-        attacks.FILES_NEED_MOUNT, (attacks.ENVIRONMENT, attacks.PROCESS_ONE, attacks.DESCRIPTORS, attacks.PRIVILEGES),
-    ]
-)  # fmt: skip
-FATAL = mark([attacks.FATAL_CALLS, attacks.FATAL_WITH_ARGUMENTS])
-
-
-@pytest.mark.parametrize("attack", HELD)
-async def test_the_attack_is_held(runtime: Runtime, workspace: Workspace, attack: Attack, targets: list[str]) -> None:
-    done = await attack_with(runtime, workspace, attack, targets)
-    assert done.status is Status.SUCCEEDED, done
-    assert done.stdout.text == "HELD\n"
-
-
-@pytest.mark.parametrize("attack", FATAL)
-async def test_the_call_ends_the_process(
-    runtime: Runtime, workspace: Workspace, attack: Attack, targets: list[str]
-) -> None:
-    done = await attack_with(runtime, workspace, attack, targets)
-    assert (done.status, done.signal, done.stdout.text) == (Status.BLOCKED_SYSCALL, "SIGSYS", "")
-    assert done.error is not None
-    assert "system call" in done.error.summary
-
-
-CONTROLLED = mark(
-    [
-        attacks.ANSWERED_CALLS, attacks.NETWORK, attacks.SOCKET_FAMILIES, attacks.PROCESSES, attacks.WRITES,
-        (attacks.PRIVILEGES,),
-    ]
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("attack", CONTROLLED)
-async def test_control_the_attack_succeeds_without_its_wall(
-    root: GuestRoot, workspace: Workspace, attack: Attack, targets: list[str], tmp_path: Path
-) -> None:
-    if attack.name == "shared memory of the host":
-        segment = subprocess.run(["ipcmk", "-M", "4096"], capture_output=True, text=True, check=True).stdout.split()[-1]
-    try:
-        done = await attack_with(weakened(root, attack, tmp_path), workspace, attack, targets)
-    finally:
-        if attack.name == "shared memory of the host":
-            subprocess.run(["ipcrm", "-m", segment], check=True)
-    assert done.stdout.text.startswith("ESCAPED"), done
-
-
-@pytest.mark.parametrize("attack", FATAL)
-async def test_control_the_call_reaches_the_kernel_without_the_filter(
-    root: GuestRoot, workspace: Workspace, attack: Attack, targets: list[str], tmp_path: Path
-) -> None:
-    done = await attack_with(weakened(root, attack, tmp_path), workspace, attack, targets)
-    assert done.signal != "SIGSYS"
-    assert done.status is not Status.BLOCKED_SYSCALL
-
-
-@pytest.mark.case("R11")
-async def test_control_a_secret_that_is_mounted_is_found(
-    root: GuestRoot, workspace: Workspace, targets: list[str], tmp_path: Path
-) -> None:
-    mounted = attacks.config(extra=f'\nmount {{ src: "{tmp_path}" dst: "/tmp" is_bind: true }}\n')
-    (tmp_path / "service.key").chmod(0o644)
-    tmp_path.chmod(0o755)
-    attack = replace(attacks.FILES_NEED_MOUNT[0], config=mounted)
-    # The private /tmp is mounted over it unless the attack's own argv leaves it out, so look for it in another place.
-    attack = replace(attack, config=mounted.replace('dst: "/tmp"', 'dst: "/run/report"'))
-    done = await attack_with(weakened(root, attack, tmp_path), workspace, attack, targets)
-    assert done.stdout.text.startswith("ESCAPED: ['/run/report"), done
-
-
-@pytest.mark.case("R11")
-async def test_control_a_variable_that_is_passed_is_found(
-    root: GuestRoot, workspace: Workspace, targets: list[str], tmp_path: Path
-) -> None:
-    attack = replace(attacks.ENVIRONMENT, walls={"environment": {"LEAK": SECRET, "PATH": "/opt/venv/bin"}})
-    done = await attack_with(weakened(root, attack, tmp_path), workspace, attack, targets)
-    assert done.stdout.text == "ESCAPED\n"
-
-
-@pytest.mark.case("R11")
-async def test_control_another_process_of_the_run_can_be_read_unlike_process_one(
-    runtime: Runtime, workspace: Workspace, targets: list[str]
-) -> None:
-    code = attacks.PROCESS_ONE.code.replace("/proc/1/", "/proc/self/").replace("os.kill(1, 9)", "pass")
-    done = await attack_with(runtime, workspace, replace(attacks.PROCESS_ONE, code=code), targets)
-    assert done.stdout.text.startswith("ESCAPED: ['/proc/self/")
+        walls["config_file"].write_text(attack.config.replace(SECRET_PLACE, str(targets.secret_folder)))
+    weakened = NsjailRuntime(root, walls=walls)
+    done = await attack_with(weakened, workspace, attack.control_code or attack.code, targets)
+    assert attack.has_escaped(done), done
+    await weakened.close()
 
 
 KILL_ALL = (
@@ -158,16 +72,13 @@ KILL_ALL = (
 
 
 @pytest.mark.case("R10")
-async def test_killing_everything_ends_only_the_run(runtime: Runtime, workspace: Workspace, targets: list[str]) -> None:
-    attack = Attack("kill(-1)", KILL_ALL, ("R10",))
-    done = await attack_with(runtime, workspace, attack, targets)
+async def test_killing_everything_ends_only_the_run(runtime: Runtime, workspace: Workspace, targets: Targets) -> None:
+    done = await attack_with(runtime, workspace, KILL_ALL, targets)
     assert done.stdout.text == "HELD 9\n"
     assert done.status is Status.SUCCEEDED
 
 
-async def test_a_guest_can_not_speak_for_process_one(
-    runtime: Runtime, workspace: Workspace, targets: list[str]
-) -> None:
+async def test_a_guest_can_not_speak_for_process_one(runtime: Runtime, workspace: Workspace, targets: Targets) -> None:
     """Everything that a script may write looks like a result: it changes nothing about how the run ended."""
     code = (
         "import os\n"
@@ -176,7 +87,7 @@ async def test_a_guest_can_not_speak_for_process_one(
         "open('/run/report/error.json', 'w').write('{\"type\": \"Fake\"}')\n"
         "os._exit(7)"
     )
-    done = await attack_with(runtime, workspace, Attack("forge", code, ()), targets)
+    done = await attack_with(runtime, workspace, code)
     assert (done.status, done.exit_code) == (Status.FAILED, 7)
     assert done.error is not None
     assert done.error.type == "ExitCode"
@@ -198,11 +109,9 @@ async def test_a_guest_can_not_use_up_what_the_kernel_counts_for_a_user(
     root: GuestRoot, workspaces: Workspaces
 ) -> None:
     runtime = NsjailRuntime(root)
-    holding = asyncio.create_task(
-        attack_with(runtime, workspaces.open("a"), Attack("descriptors", HOLD_DESCRIPTORS, ()), [])
-    )
+    holding = asyncio.create_task(attack_with(runtime, workspaces.open("a"), HOLD_DESCRIPTORS))
     await asyncio.sleep(1)
-    other = await attack_with(runtime, workspaces.open("b"), Attack("other", "print(1)", ()), [])
+    other = await attack_with(runtime, workspaces.open("b"), "print(1)")
     assert other.stdout.text == "1\n"
     assert (await holding).stdout.text == "109\n"  # ETOOMANYREFS: it did reach its own limit
     await runtime.close()
@@ -218,7 +127,7 @@ async def test_what_is_counted_for_the_service_can_not_be_spent(runtime: Runtime
         "import fcntl\nf = open('f', 'w')\n"
         "try: fcntl.fcntl(f, 1024, fcntl.F_WRLCK)\nexcept OSError as fault: print(fault.errno)"
     )
-    done = await attack_with(runtime, workspace, Attack("counted", code, ()), [])
+    done = await attack_with(runtime, workspace, code)
     assert done.stdout.text == "-1 38 True\n[(0, 0), (0, 0), (0, 0)]\n-1 1\n22\n"
 
 
@@ -235,7 +144,7 @@ async def test_what_is_counted_for_the_service_can_not_be_spent(runtime: Runtime
 async def test_any_signal_is_told_as_it_is(
     runtime: Runtime, workspace: Workspace, code: str, status: Status, signal: str | None
 ) -> None:
-    done = await attack_with(runtime, workspace, Attack("signal", f"import os\n{code}", ()), [])
+    done = await attack_with(runtime, workspace, f"import os\n{code}")
     assert (done.status, done.signal) == (status, signal), done
 
 
@@ -247,7 +156,7 @@ async def test_closed_mounts_and_a_hostile_report_lose_nothing(runtime: Runtime,
         "open('/run/report/x', 'w').close(); os.chmod('/run/report/x', 0)\n"
         "os.chmod('/run/report', 0); os.chmod('/workspace', 0)\nos._exit(3)"
     )
-    done = await attack_with(runtime, workspace, Attack("closed", code, ()), [])
+    done = await attack_with(runtime, workspace, code)
     assert (done.status, done.exit_code) == (Status.FAILED, 3)
     assert workspace.read_bytes("kept.txt") == b"kept"
 
@@ -265,7 +174,7 @@ async def test_links_and_devices_are_never_followed(
         "open('first.txt', 'w').write('one'); os.link('first.txt', 'second.txt')\n"
         "os.rename('scripts', 'old'); os.symlink('/', 'scripts')\n"
     )
-    done = await attack_with(runtime, workspace, Attack("links", code, ()), [])
+    done = await attack_with(runtime, workspace, code)
     reasons = {skipped.path: skipped.reason for skipped in done.skipped}
     assert set(reasons) == {"to-host.txt", "folder", "results2", "fifo.docx", "sock", "second.txt", "scripts"}
     assert "symbolic link" in reasons["to-host.txt"]

@@ -12,7 +12,7 @@ PROJECT = Path(__file__).parents[2]
 # From the top down. A module may import from the layers below its own, and from its own package.
 LAYERS = [
     ["api"],
-    ["sandbox.tools", "sandbox.testing"],
+    ["sandbox.tools", "sandbox.doctor", "sandbox.testing"],
     ["sandbox.documents"],
     ["sandbox.runtimes"],
     ["sandbox.failures"],
@@ -71,7 +71,8 @@ def test_the_library_reads_no_environment_and_needs_no_web_framework() -> None:
     for path in (PROJECT / "sandbox").rglob("*.py"):
         imported = {module.partition(".")[0] for module in _imported(path)}
         assert not imported & {"fastapi", "starlette", "uvicorn", "pydantic_settings"}, path
-        assert not re.search(r"os\.environ|getenv", path.read_text()), path
+        if path.name != "attacks.py":  # scripts of a guest, which look for it
+            assert not re.search(r"os\.environ|getenv", path.read_text()), path
 
 
 def test_nothing_happens_on_import() -> None:

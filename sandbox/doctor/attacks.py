@@ -1,14 +1,23 @@
-"""Attacks of a script on its jail. Each prints HELD, or ESCAPED with what it reached, and nothing else on stdout.
+"""Attacks of a script on its jail, for `spillbox doctor` and for the tests. One list, over every runtime.
 
-Every attack has a control: a jail with the one wall taken out that should stop it, in which it must print ESCAPED. An
+An attack prints HELD, or ESCAPED with what it reached, and nothing else; or it asks for something for which the kernel ends the
+process. Each has a control: the same in a jail with the one wall taken out that should stop it, where it must succeed. An
 attack that can't succeed anywhere would prove nothing.
+
+Arguments of an attack (see `targets`): a port on the host's loopback, the name of an abstract socket of the host, the id of a
+process outside, a text that only others' files and the service's environment hold.
 """
 
 import platform
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from sandbox.job import Execution, Status
 from sandbox.runtimes.nsjail_config import CONFIG_FILE
+
+SECRET_PLACE = "@secret-folder@"  # noqa: S105  no secret
+"""Stands in a control's configuration for the folder with the secret in it."""
+SECRET = "the-secret-of-another-conversation"  # noqa: S105  what the attacks look for
 
 # Numbers of system calls differ between processors.
 _NUMBERS = {
@@ -36,35 +45,54 @@ def config(*, without: str = "", extra: str = "") -> str:
     """The jail's reviewed configuration with one line changed to false, or with a mount more."""
     text = CONFIG_FILE.read_text()
     if without:
-        assert f"{without}: true" in text
         text = text.replace(f"{without}: true", f"{without}: false")
     return text + extra
 
 
 @dataclass(frozen=True)
 class Attack:
-    """A script, and what the jail must lose for it to succeed."""
+    """A script, what should stop it, and what the jail must lose for it to succeed."""
 
     name: str
     code: str
-    cases: tuple[str, ...]
+    enforced_by: str
+    cases: tuple[str, ...] = ()
+    """Of the tests' manifest."""
+    ends_process: bool = False
+    """Whether the kernel ends the process that asks, with SIGSYS."""
     walls: dict[str, Any] = field(default_factory=dict)
     """Fields of `Walls` that differ in the control."""
     config: str | None = None
-    """The configuration of the control, if it differs."""
+    """The reviewed configuration as it is in the control, if it differs."""
+    control_code: str | None = None
+    """What the control runs, if the wall can't be taken out: the same attack on something that is not walled off."""
+
+    def is_held(self, done: Execution) -> bool:
+        """Whether the attack was stopped."""
+        if self.ends_process:
+            return done.status is Status.BLOCKED_SYSCALL and not done.stdout.text
+        return done.status is Status.SUCCEEDED and done.stdout.text == "HELD\n"
+
+    def has_escaped(self, done: Execution) -> bool:
+        """Whether the attack has succeeded, for sure."""
+        if self.ends_process:
+            return done.status is not Status.BLOCKED_SYSCALL and done.signal is None
+        return done.stdout.text.startswith("ESCAPED")
 
 
 _HEAD = "import ctypes, os, socket, sys\nlibc = ctypes.CDLL(None, use_errno=True)\n"
 
 
-def _system_call(name: str, arguments: str = "0, 0, 0, 0, 0", *, also: str = "") -> Attack:
-    """Whether the kernel's own code for a call is reached: the filter answers ENOSYS or EPERM, or ends the process."""
+def _system_call(name: str, arguments: str = "0, 0, 0, 0, 0", *, ends_process: bool = True) -> Attack:
+    """Whether the kernel's own code for a call is reached: the filter answers ENOSYS, or ends the process."""
     return Attack(
         name=f"the system call {name}",
         code=_HEAD
-        + f"{also}r = libc.syscall({NUMBERS[name]}, {arguments})\ne = ctypes.get_errno() if r < 0 else 0\n"
-        + "print('HELD' if e == 38 else f'ESCAPED: reached the kernel, errno {e}')",
+        + f"r = libc.syscall({NUMBERS[name]}, {arguments})\ne = ctypes.get_errno() if r < 0 else 0\n"
+        + f"print('HELD' if e == 38 and not {ends_process} else f'ESCAPED: reached the kernel, errno {{e}}')",
+        enforced_by="seccomp",
         cases=("R10",),
+        ends_process=ends_process,
         walls=NO_FILTER,
     )
 
@@ -83,7 +111,7 @@ FATAL_WITH_ARGUMENTS = (
     _system_call("init_module", "0, 0, b'', 0, 0"),
     _system_call("kexec_load", "0, 0, 0, 0, 0"),
 )
-ANSWERED_CALLS = (_system_call("clone3", "0, 0, 0, 0, 0"),)
+ANSWERED_CALLS = (_system_call("clone3", ends_process=False),)
 
 _CONNECT = (
     _HEAD + "def reach(family, address):\n"
@@ -100,6 +128,7 @@ def _network(name: str, probe: str) -> Attack:
         code=_CONNECT
         + f"try: reached = {probe}\nexcept OSError: reached = False\n"
         + "print('ESCAPED: reached it' if reached else 'HELD')",
+        enforced_by="network namespace, seccomp",
         cases=("R9",),
         walls=NO_FILTER,
         config=config(without="clone_newnet"),
@@ -116,6 +145,7 @@ SOCKET_FAMILIES = tuple(
         name=f"a socket of the family {name}",
         code=_HEAD + f"try:\n  socket.socket({number}, socket.{kind}); print('ESCAPED: made one')\n"
         "except OSError as f: print('HELD' if f.errno == 101 else f'ESCAPED: reached the kernel, errno {f.errno}')",
+        enforced_by="seccomp",
         cases=("R9", "R10"),
         walls=NO_FILTER,
     )
@@ -129,13 +159,13 @@ _HOST_PROC = config(without="clone_newpid").replace(
     'mount { dst: "/proc" fstype: "proc" rw: false nosuid: true nodev: true noexec: true }',
     'mount { src: "/proc" dst: "/proc" is_bind: true }',
 )
-assert "is_bind: true }" in _HOST_PROC
 
 PROCESSES = (
     Attack(
         name="a process outside the jail is seen",
         code=_HEAD + "pids = sorted(int(n) for n in os.listdir('/proc') if n.isdigit())\n"
         "print('HELD' if pids == [1, os.getpid()] else f'ESCAPED: {pids[:20]}')",
+        enforced_by="pid namespace",
         cases=("R10", "R11"),
         config=_HOST_PROC,
     ),
@@ -143,6 +173,7 @@ PROCESSES = (
         name="a signal to a process outside the jail",
         code=_HEAD + "try: os.kill(int(sys.argv[3]), 0); print('ESCAPED: it is there')\n"
         "except ProcessLookupError: print('HELD')\nexcept PermissionError: print('ESCAPED: it is there')",
+        enforced_by="pid namespace",
         cases=("R10",),
         config=_HOST_PROC,
     ),
@@ -150,12 +181,14 @@ PROCESSES = (
         name="shared memory of the host",
         code=_HEAD
         + "print('HELD' if len(open('/proc/sysvipc/shm').readlines()) == 1 else 'ESCAPED: there is a segment')",
+        enforced_by="ipc namespace",
         cases=("R11",),
         config=config(without="clone_newipc"),
     ),
     Attack(
         name="the name of the host",
         code=_HEAD + "print('HELD' if os.uname().nodename == 'spillbox' else f'ESCAPED: {os.uname().nodename}')",
+        enforced_by="uts namespace",
         cases=("R11",),
         config=config(without="clone_newuts").replace('hostname: "spillbox"', ""),
     ),
@@ -173,22 +206,31 @@ _SEARCH = (
     "    if sys.argv[4].encode() in data: found.append(p)\n"
     "print(f'ESCAPED: {found}' if found else 'HELD')"
 )
-FILES_NEED_MOUNT = (
-    Attack(name="a file of another workspace, or a secret of the service", code=_SEARCH, cases=("R11",)),
-)
-ENVIRONMENT = Attack(
-    name="the service's environment",
-    code=_HEAD + "seen = ''.join(f'{k}={v}' for k, v in os.environ.items())\n"
-    "try: seen += open('/proc/1/environ').read()\nexcept OSError: pass\n"
-    "seen += open('/proc/self/environ').read()\n"
-    "print('ESCAPED' if sys.argv[4] in seen else 'HELD')",
-    cases=("R11",),
+READS = (
+    Attack(
+        name="a file of another workspace, or a secret of the service",
+        code=_SEARCH,
+        enforced_by="mount namespace, guest root",
+        cases=("R11",),
+        config=config(extra=f'\nmount {{ src: "{SECRET_PLACE}" dst: "/run/report" is_bind: true }}\n'),
+    ),
+    Attack(
+        name="the service's environment",
+        code=_HEAD + "seen = ''.join(f'{k}={v}' for k, v in os.environ.items())\n"
+        "try: seen += open('/proc/1/environ').read()\nexcept OSError: pass\n"
+        "seen += open('/proc/self/environ').read()\n"
+        "print('ESCAPED: it is there' if sys.argv[4] in seen else 'HELD')",
+        enforced_by="an environment of named variables",
+        cases=("R11",),
+        walls={"environment": {"LEAK": SECRET, "PATH": "/opt/venv/bin"}},
+    ),
 )
 WRITES = tuple(
     Attack(
         name=f"a write to {place}",
         code=_HEAD
         + f"try:\n  open({place + '/attack'!r}, 'w').write('x'); print('ESCAPED: written')\nexcept OSError: print('HELD')",
+        enforced_by="read-only mounts",
         cases=("R8",),
         config=config(extra=f'\nmount {{ dst: "{place}" fstype: "tmpfs" rw: true }}\n'),
     )
@@ -205,7 +247,11 @@ PROCESS_ONE = Attack(
     "try: os.kill(1, 9)\nexcept OSError: pass\n"
     "import time; time.sleep(0.2)\n"
     "print(f'ESCAPED: {reached}' if reached else 'HELD')",
+    enforced_by="a process that is not dumpable, pid namespace",
     cases=("R10", "R11"),
+)
+PROCESS_ONE = replace(
+    PROCESS_ONE, control_code=PROCESS_ONE.code.replace("/proc/1/", "/proc/self/").replace("os.kill(1, 9)", "pass")
 )
 DESCRIPTORS = Attack(
     name="a descriptor that was not given",
@@ -213,14 +259,31 @@ DESCRIPTORS = Attack(
     "targets = [os.readlink(f'/proc/self/fd/{n}') for n in fds]\n"
     "print('HELD' if fds == [0, 1, 2] and targets[0] == '/dev/null' and all(t.startswith('pipe:') for t in targets[1:])\n"
     "      else f'ESCAPED: {targets}')",
+    enforced_by="closing all but three",
     cases=("R11",),
 )
+DESCRIPTORS = replace(DESCRIPTORS, control_code="import os\nos.open('/etc/passwd', 0)\n" + DESCRIPTORS.code)
 PRIVILEGES = Attack(
     name="a capability, or a gain of privileges by exec",
     code=_HEAD + "s = dict(l.split(':', 1) for l in open('/proc/self/status').read().splitlines())\n"
     "caps = [s[k].strip() for k in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb')]\n"
     "held = set(caps) == {'0' * 16} and s['NoNewPrivs'].strip() == '1' and s['Seccomp'].strip() == '2' and os.getuid() == 1000\n"
     "print('HELD' if held else f'ESCAPED: {caps}')",
+    enforced_by="user namespace, no capabilities, no-new-privileges",
     cases=("R10",),
     config=config().replace("keep_caps: false", "keep_caps: true"),
+)
+
+ATTACKS: tuple[Attack, ...] = (
+    *NETWORK,
+    *SOCKET_FAMILIES,
+    *PROCESSES,
+    PROCESS_ONE,
+    DESCRIPTORS,
+    *READS,
+    *WRITES,
+    PRIVILEGES,
+    *ANSWERED_CALLS,
+    *FATAL_CALLS,
+    *FATAL_WITH_ARGUMENTS,
 )

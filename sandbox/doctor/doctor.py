@@ -1,0 +1,193 @@
+"""Proves on this host, in the runtime really used, that each wall and each limit is real: `spillbox doctor`.
+
+Each row is tried for real, and so is its control: a case that can't fail proves nothing, and is reported as a failure.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from pydantic import BaseModel, Field
+
+from sandbox.doctor.attacks import ATTACKS, SECRET_PLACE, Attack
+from sandbox.doctor.targets import Targets, targets
+from sandbox.errors import SpillboxError
+from sandbox.guest_root import GuestRoot
+from sandbox.job import MIB, Execution, Job, Limits, Status
+from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.nsjail import Identities, NsjailRuntime
+from sandbox.workspace import Workspaces
+
+
+class Finding(BaseModel):
+    """One row."""
+
+    what: str
+    held: bool
+    """Whether the wall, or the limit, held."""
+    control: bool
+    """Whether the same succeeded where the wall was taken out, or the limit was wide."""
+    enforced_by: str
+    proof: str = Field(description="What was seen.")
+    weaker: bool = Field(False, description="Whether this host enforces it less strictly than promised.")
+    cure: str | None = None
+
+    @property
+    def is_real(self) -> bool:
+        """Whether this is proved."""
+        return self.held and self.control
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A script that is over the narrow limit, and within the usual one."""
+
+    what: str
+    code: str
+    narrow: dict[str, Any]
+    status: Status
+    enforced_by: str
+    without_cgroup: str | None = None
+    """By what it is enforced where there are no control groups, if they matter."""
+    weaker_without: bool = False
+
+
+_EAT_TOGETHER = """
+import multiprocessing, time
+def eat():
+    x = bytearray(b"x") * (80 << 20)
+    time.sleep(2)
+processes = [multiprocessing.Process(target=eat) for _ in range(3)]
+for process in processes: process.start()
+for process in processes: process.join()
+"""
+_FORK = """
+import os, time
+for _ in range(30):
+    if os.fork() == 0: time.sleep(60)
+"""
+_TMPFS_BYTES, _TMPFS_INODES = "size of a tmpfs", "inodes of a tmpfs"
+
+LIMITS = (
+    Limit(
+        "memory of one process", "x = bytearray(b'x') * (150 << 20)", {"memory_bytes": 128 * MIB},
+        Status.OUT_OF_MEMORY, "control group", without_cgroup="address space limit",
+    ),
+    Limit(
+        "memory of all processes together", _EAT_TOGETHER, {"memory_bytes": 192 * MIB},
+        Status.OUT_OF_MEMORY, "control group", without_cgroup="a look ten times a second", weaker_without=True,
+    ),
+    Limit(
+        "processes and threads", _FORK, {"processes": 8},
+        Status.TOO_MANY_PROCESSES, "control group", without_cgroup="process limit", weaker_without=True,
+    ),
+    Limit(
+        "processor time", "import time\nwhile time.process_time() < 2: pass", {"cpu_seconds": 1},
+        Status.TIMED_OUT, "control group", without_cgroup="processor time limit of each process", weaker_without=True,
+    ),
+    Limit("real time", "import time\ntime.sleep(2)", {"wall_seconds": 0.5}, Status.TIMED_OUT, "the service's clock"),
+    Limit("size of one file", "open('f', 'wb').write(bytes(3 << 20))", {"file_bytes": MIB}, Status.DISK_FULL, "file size limit"),
+    Limit(
+        "bytes of the workspace", "for n in range(4): open(f'f{n}', 'wb').write(bytes(1 << 20))",
+        {"workspace_bytes": 2 * MIB}, Status.DISK_FULL, _TMPFS_BYTES,
+    ),
+    Limit(
+        "files of the workspace", "for n in range(100): open(f'f{n}', 'w').close()", {"workspace_files": 50},
+        Status.DISK_FULL, _TMPFS_INODES,
+    ),
+    Limit(
+        "bytes of /tmp", "open('/tmp/f', 'wb').write(bytes(2 << 20))", {"tmp_bytes": MIB}, Status.DISK_FULL, _TMPFS_BYTES
+    ),
+    Limit(
+        "output", "print('x' * (1 << 20))", {"output_disk_bytes": 64 * 1024}, Status.OUTPUT_LIMIT, "the service's reader"
+    ),
+)  # fmt: skip
+
+
+async def examine(
+    root: GuestRoot,
+    workspaces: Workspaces,
+    runtime: Runtime,
+    *,
+    attacks: Sequence[Attack] = ATTACKS,
+    limits: Sequence[Limit] = LIMITS,
+) -> AsyncIterator[Finding]:
+    """Try everything in ``runtime``, and the controls in jails of the guest root that lack the one wall."""
+    with Identities().one() as identity, targets(identity) as there:
+        for attack in attacks:
+            yield await _try_attack(attack, there, workspaces, runtime, root)
+        yield Finding(
+            what="a process of the host after all attacks",
+            held=there.victim_lives,
+            control=True,
+            enforced_by="pid namespace",
+            proof="it lives" if there.victim_lives else "it was killed",
+        )
+    has_cgroup = not any("control groups" in warning for warning in runtime.warnings)
+    for case in limits:
+        yield await _try_limit(case, workspaces, runtime, has_cgroup)
+
+
+async def _try_attack(
+    attack: Attack, there: Targets, workspaces: Workspaces, runtime: Runtime, root: GuestRoot
+) -> Finding:
+    done = await _run(runtime, workspaces, attack.code, there.arguments, Limits(wall_seconds=10))
+    if attack.control_code is not None:
+        control = await _run(runtime, workspaces, attack.control_code, there.arguments, Limits(wall_seconds=10))
+    else:
+        with TemporaryDirectory(prefix="spillbox-doctor-") as folder:
+            walls = dict(attack.walls)
+            if attack.config is not None:
+                walls["config_file"] = Path(folder) / "weakened.cfg"
+                walls["config_file"].write_text(attack.config.replace(SECRET_PLACE, str(there.secret_folder)))
+            weak = NsjailRuntime(root, walls=walls)
+            try:
+                control = await _run(weak, workspaces, attack.code, there.arguments, Limits(wall_seconds=10))
+            finally:
+                await weak.close()
+    return Finding(
+        what=attack.name,
+        held=isinstance(done, Execution) and attack.is_held(done),
+        control=isinstance(control, Execution) and attack.has_escaped(control),
+        enforced_by=attack.enforced_by,
+        proof=f"{_seen(done)}; without the wall: {_seen(control)}",
+    )
+
+
+async def _try_limit(case: Limit, workspaces: Workspaces, runtime: Runtime, has_cgroup: bool) -> Finding:
+    done = await _run(runtime, workspaces, case.code, (), Limits(**case.narrow))
+    control = await _run(runtime, workspaces, case.code, (), Limits())
+    weaker = case.weaker_without and not has_cgroup
+    # Without the kernel's counters, a refused fork is only the script's own error.
+    expected = (case.status, Status.FAILED) if weaker else (case.status,)
+    return Finding(
+        what=f"limit: {case.what}",
+        held=isinstance(done, Execution) and done.status in expected,
+        control=isinstance(control, Execution) and control.status is Status.SUCCEEDED,
+        enforced_by=case.enforced_by if has_cgroup else case.without_cgroup or case.enforced_by,
+        proof=f"{_seen(done)}; with the usual limit: {_seen(control)}",
+        weaker=weaker,
+        cure=runtime.warnings[0] if weaker else None,
+    )
+
+
+async def _run(
+    runtime: Runtime, workspaces: Workspaces, code: str, arguments: tuple[str, ...], limits: Limits
+) -> Execution | str:
+    """One script in a workspace of its own; a text says why the jail could not run it."""
+    with workspaces.scratch() as workspace:
+        workspace.write("case.py", code.encode())
+        job = Job(script_path="/workspace/case.py", arguments=arguments, limits=limits, keeps_outputs=False)
+        try:
+            return await runtime.run(job, workspace, run_id="doctor")
+        except SpillboxError as fault:
+            return str(fault)
+
+
+def _seen(done: Execution | str) -> str:
+    if isinstance(done, str):
+        return f"no run: {done[:200]}"
+    said = done.stdout.text.strip()[:80]
+    return " ".join(filter(None, (done.status.value, done.signal, said)))
