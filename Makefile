@@ -1,7 +1,7 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 PYTHON ?= python3
-DATA_DIR ?= .spillbox
+DATA_DIR ?= $(or $(SPILLBOX_DATA_DIR),.spillbox)
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed

@@ -19,7 +19,7 @@ class Settings(BaseSettings):
     api_key: SecretStr | None = Field(
         None, description="If set, every request must bear it: `Authorization: Bearer …`."
     )
-    slots: int | None = Field(None, ge=1, description="Runs at once; the number of processors if not set.")
+    slots: int | None = Field(None, ge=1, le=100, description="Runs at once; the number of processors if not set.")
     queue_length: int = Field(128, ge=0, description="Runs that may wait for a slot; one more is refused as busy.")
     max_request_bytes: int = Field(32 * MIB, ge=1024, description="Size of the body of a tool call.")
     limits: Limits = Field(

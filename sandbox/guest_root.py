@@ -87,8 +87,12 @@ def build(path: Path, *, wheels: Path | None = None) -> GuestRoot:
     manifest = {"digest": _digest(), "python": sys.version.split()[0], "libraries": _installed(site)}
     (new / "manifest.json").write_text(json.dumps(manifest, indent=1))
     _open_for_reading(new)
-    _remove(path)
+    old = path.with_name(path.name + ".old")
+    _remove(old)
+    if path.exists():
+        path.rename(old)  # a service that runs keeps what its jails have mounted
     new.rename(path)
+    _remove(old)
     return load(path)
 
 

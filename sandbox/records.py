@@ -18,6 +18,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import (
     Column,
+    Connection,
     DateTime,
     Engine,
     MetaData,
@@ -34,11 +35,13 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError
 
 from sandbox.errors import Busy, IdReused, NotFound, SetupFailed
+from sandbox.processes import identity_of, lives
 
 _MAX_ARGUMENT_CHARACTERS = 4096
+_BUSY_MILLISECONDS = 20  # writers take turns of a fraction of one; more is for the caller to wait, off the event loop
 
 
 class State(StrEnum):
@@ -119,6 +122,10 @@ class Acceptance(StrEnum):
     DONE = "done"
 
 
+class LedgerLocked(Busy):
+    """Another program writes to the records; the same again may succeed at once."""
+
+
 class Records:
     """The ledger of one data folder or database. Its methods block on the database."""
 
@@ -130,7 +137,7 @@ class Records:
             raise SetupFailed(
                 f"The records at {self._engine.url} were written by another version. Move them away, or use another data folder."
             )
-        self._owner = _owner_of(os.getpid())
+        self._owner = identity_of(os.getpid())
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Records":
@@ -146,7 +153,7 @@ class Records:
             "state": State.ACCEPTED, "owner": self._owner, "accepted_at": datetime.now(UTC),
         }  # fmt: skip
         try:
-            with self._engine.begin() as db:
+            with self._writing() as db:
                 db.execute(_insert, row)
         except IntegrityError:
             known = self._row(workspace, call_id)
@@ -157,33 +164,38 @@ class Records:
             return Acceptance.BUSY if known["state"] == State.ACCEPTED else Acceptance.DONE
         return Acceptance.MINE
 
-    @contextmanager
-    def running(self, workspace: str, call_id: str) -> Iterator[None]:
-        """Claim the workspace for a run; raises `Busy` while another process runs in it."""
-        this = _this(workspace, call_id)
+    def claim(self, workspace: str, call_id: str) -> None:
+        """Claim the workspace for a run, until `release`; raises `Busy` while another process runs in it."""
+        claimed = {**_this(workspace, call_id), "claimed": workspace}
         try:
-            with self._engine.begin() as db:
-                db.execute(_claim, {**this, "claimed": workspace})
+            with self._writing() as db:
+                db.execute(_claim, claimed)
+        except IntegrityError:
+            self.recover()  # the other process may have died without anyone's notice
+        else:
+            return
+        try:
+            with self._writing() as db:
+                db.execute(_claim, claimed)
         except IntegrityError:
             raise Busy(
-                f"Another service is running something in the workspace {workspace}. Try again in a few seconds.",
-                retry_after_seconds=2,
+                f"Another service is running something in the workspace {workspace}. Try again in a few seconds."
             ) from None
-        try:
-            yield
-        finally:
-            with self._engine.begin() as db:
-                db.execute(_claim, {**this, "claimed": None})
+
+    def release(self, workspace: str, call_id: str) -> None:
+        """Let others run in the workspace."""
+        with self._writing() as db:
+            db.execute(_claim, {**_this(workspace, call_id), "claimed": None})
 
     def finish(self, workspace: str, call_id: str, status: str, answer: Mapping[str, Any]) -> None:
         """Write down what came of a call; without effect if it is no longer this process's."""
         came = {"with_status": status, "with_answer": json.dumps(answer), "at": datetime.now(UTC)}
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_finish, {**_this(workspace, call_id), "of_owner": self._owner, **came})
 
     def forget(self, workspace: str, call_id: str) -> None:
         """Take back a call that was not begun, so that its id can be tried again."""
-        with self._engine.begin() as db:
+        with self._writing() as db:
             db.execute(_forget, _this(workspace, call_id))
 
     def get(self, workspace: str, call_id: str) -> Record:
@@ -200,11 +212,21 @@ class Records:
 
     def recover(self) -> list[Record]:
         """Mark what ended services left unfinished as interrupted, and give it. Call it before taking new runs."""
-        with self._engine.begin() as db:
-            dead = [row for row in db.execute(_unfinished).mappings() if not _lives(row["owner"])]
+        with self._writing() as db:
+            dead = [row for row in db.execute(_unfinished).mappings() if not lives(row["owner"])]
             for row in dead:
                 db.execute(_interrupt, {**_this(row["workspace"], row["id"]), "at": datetime.now(UTC)})
         return [self.get(row["workspace"], row["id"]) for row in dead]
+
+    @contextmanager
+    def _writing(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as db:
+                yield db
+        except OperationalError as fault:
+            if "locked" not in str(fault.orig):
+                raise
+            raise LedgerLocked("Another program holds the records locked. Try again in a few seconds.") from None
 
     def _row(self, workspace: str, call_id: str) -> RowMapping | None:
         with self._engine.connect() as db:
@@ -222,7 +244,7 @@ def _engine(url: str) -> Engine:
         @event.listens_for(engine, "connect")
         def _settings(connection: Any, _: object) -> None:
             # A crash of the machine may lose the last calls, never the file; a crash of the service loses nothing.
-            for pragma in ("journal_mode=WAL", "synchronous=NORMAL", "busy_timeout=10000"):
+            for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={_BUSY_MILLISECONDS}"):
                 connection.execute(f"PRAGMA {pragma}")
 
     return engine
@@ -234,7 +256,11 @@ def _this(workspace: str, call_id: str) -> dict[str, Any]:
 
 def _record(row: RowMapping) -> Record:
     answer = None if row["answer"] is None else json.loads(row["answer"])
-    return Record.model_validate({**row, "arguments": json.loads(row["arguments"]), "answer": answer})
+    # SQLite forgets the zone, which is always UTC.
+    times = {
+        name: row[name] and row[name].replace(tzinfo=row[name].tzinfo or UTC) for name in ("accepted_at", "ended_at")
+    }
+    return Record.model_validate({**row, **times, "arguments": json.loads(row["arguments"]), "answer": answer})
 
 
 def _shortened(value: Any) -> Any:
@@ -246,16 +272,3 @@ def _shortened(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_shortened(inner) for inner in value]
     return value
-
-
-def _owner_of(pid: int) -> str:
-    """A process, safe from reuse of its number: start time in clock ticks since boot is field 22 of proc(5) stat."""
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return ""
-    return f"{pid}:{stat.rpartition(')')[2].split()[19]}"
-
-
-def _lives(owner: str) -> bool:
-    return _owner_of(int(owner.partition(":")[0])) == owner

@@ -8,10 +8,13 @@ been run against a folder of plain files only, never against a kernel.
 import errno
 import itertools
 import os
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
+
+from sandbox.processes import identity_of, lives
 
 _PREFIX = "spillbox-"
 _numbers = itertools.count()
@@ -224,28 +227,38 @@ def _write(file: Path, text: str) -> None:
 
 def _new_name() -> str:
     """Of a service's group: with the process's id, so that a later service knows whether it is orphaned."""
-    return f"{_PREFIX}{os.getpid()}-{next(_numbers)}"
+    return f"{_PREFIX}{identity_of(os.getpid())}-{next(_numbers)}"
 
 
 def _reap(parent: Path) -> None:
     """Remove the groups of services that are no more, with every process left in them."""
     for top in parent.glob(f"{_PREFIX}[0-9]*"):
-        if not Path(f"/proc/{top.name.split('-')[1]}").exists():
+        if not lives(top.name.removeprefix(_PREFIX).rpartition("-")[0]):
             for folder in [*(f for f in top.iterdir() if f.is_dir()), top]:
                 _remove(folder)
 
 
 def _remove(folder: Path) -> None:
-    """Kill what is in the group and remove it; what the kernel has not let go of within a second is left to `_reap`."""
+    """Kill what is in the group and remove it; what the kernel holds on to is tried again apart, for a second."""
+    if not _try_to_remove(folder):
+        threading.Thread(target=_keep_removing, args=(folder,), daemon=True).start()
+
+
+def _keep_removing(folder: Path) -> None:
     for _ in range(200):
-        try:
-            folder.rmdir()
-        except FileNotFoundError:
+        time.sleep(0.005)
+        if _try_to_remove(folder):
             return
-        except OSError:
-            with suppress(OSError):
-                for pid in (folder / "cgroup.procs").read_text().split():
-                    os.kill(int(pid), 9)
-            time.sleep(0.005)
-        else:
-            return
+
+
+def _try_to_remove(folder: Path) -> bool:
+    try:
+        folder.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        with suppress(OSError):
+            for pid in (folder / "cgroup.procs").read_text().split():
+                os.kill(int(pid), 9)
+        return False
+    return True

@@ -1,22 +1,33 @@
 """All tools over one set of workspaces, one runtime and one ledger: what every surface calls."""
 
 import asyncio
+import logging
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Mapping
-from contextlib import nullcontext
+import time
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from sqlalchemy.exc import SQLAlchemyError
 
 from sandbox import guest_root
 from sandbox.documents.check import checking
-from sandbox.errors import Busy, Interrupted, InvalidArguments, JailFailed, NotFound, SpillboxError, error_of
+from sandbox.errors import (
+    Busy,
+    Interrupted,
+    InvalidArguments,
+    JailFailed,
+    NotFound,
+    ServiceFault,
+    SpillboxError,
+    error_of,
+)
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
-from sandbox.records import Acceptance, Record, Records, State
+from sandbox.records import Acceptance, LedgerLocked, Record, Records, State
 from sandbox.runtimes.base import Runtime, Wrapper
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.streams import OnOutput
@@ -25,6 +36,10 @@ from sandbox.tools.queue import Queue
 from sandbox.tools.registry import AnyTool, Call
 from sandbox.workspace import Workspace, Workspaces
 
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+_LEDGER_TRIES = 100  # a tenth of a second apart
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
@@ -39,9 +54,13 @@ class Claiming(Wrapper):
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
         final: Awaitable[Job] | None = None,
     ) -> Execution:  # fmt: skip
-        claim = self._records.running(workspace.id, run_id) if job.keeps_outputs else nullcontext()
-        with claim:
+        if not job.keeps_outputs:
             return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+        await in_ledger(self._records.claim, workspace.id, run_id)
+        try:
+            return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+        finally:
+            await in_ledger(self._records.release, workspace.id, run_id)
 
 
 class Toolbox:
@@ -90,7 +109,7 @@ class Toolbox:
             call_id = secrets.token_urlsafe(12).replace("_", "a").replace("-", "b")
         elif not _ID.fullmatch(call_id):
             raise InvalidArguments("The id of a call is 1 to 128 letters, digits, '.', '_', ':' or '-'.")
-        acceptance = self.records.accept(call_id, workspace.id, name, arguments)
+        acceptance = await in_ledger(self.records.accept, call_id, workspace.id, name, arguments)
         if acceptance is Acceptance.DONE:
             return _answer_again(tool, self.records.get(workspace.id, call_id))
         if acceptance is Acceptance.MINE:
@@ -135,23 +154,45 @@ class Toolbox:
         return execution.model_copy(update={"documents": documents})
 
     async def _do(self, tool: AnyTool, call: Call, given: BaseModel) -> BaseModel:
-        status, answer = (
-            "interrupted",
-            {"code": "interrupted", "message": "It was cut short. Use a new id to try again."},
-        )
+        status = "internal_error"
+        answer: dict[str, Any] = {"code": status, "message": "The service made a mistake. Use a new id to try again."}
         try:
             output: BaseModel = await tool.function(call, given)
             status = output.status.value if isinstance(output, Execution) else "ok"
             answer = output.model_dump(mode="json")
-        except Busy:
-            self.records.forget(call.workspace.id, call.id)
+        except (Busy, ServiceFault):
+            # Not begun, or by no fault of the call: the same id can be tried again.
+            await in_ledger(self.records.forget, call.workspace.id, call.id)
             raise
         except SpillboxError as fault:
             status, answer = fault.code, {"code": fault.code, "message": str(fault)}
             raise
+        except asyncio.CancelledError:
+            status, answer = "interrupted", {"code": "interrupted", "message": "The service was stopped."}
+            raise
         finally:
-            self.records.finish(call.workspace.id, call.id, status, answer)
+            try:
+                await in_ledger(self.records.finish, call.workspace.id, call.id, status, answer)
+            except (SQLAlchemyError, Busy):
+                _log.exception("the answer of the call %s could not be recorded; it is given all the same", call.id)
         return output
+
+
+async def in_ledger(work: Callable[..., T], *arguments: Any) -> T:
+    """Do something in the ledger: at once, since it takes less than handing it to a thread, or patiently on one."""
+    try:
+        return work(*arguments)
+    except LedgerLocked:
+        return await asyncio.to_thread(_patiently, work, *arguments)
+
+
+def _patiently(work: Callable[..., T], *arguments: Any) -> T:
+    for _ in range(_LEDGER_TRIES):
+        try:
+            return work(*arguments)
+        except LedgerLocked:
+            time.sleep(0.1)
+    return work(*arguments)
 
 
 def open_toolbox(
@@ -164,6 +205,7 @@ def open_toolbox(
     """
     folder = Path(data_folder)
     root = load_guest_root(folder)
+    close_to_others(folder)
     records = Records.in_folder(folder)
     records.recover()
     return Toolbox(
@@ -175,6 +217,13 @@ def open_toolbox(
         slots=slots,
         queue_length=queue_length,
     )
+
+
+def close_to_others(folder: Path) -> None:
+    """Let no other user of this machine read the conversations of a data folder of ours."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if folder.stat().st_uid == os.geteuid():
+        folder.chmod(0o700)
 
 
 def load_guest_root(data_folder: Path) -> GuestRoot:

@@ -40,6 +40,13 @@ def test_they_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         Settings()
 
 
+@pytest.mark.parametrize("key", ["", "short"])
+def test_an_empty_or_short_key_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    monkeypatch.setenv("SPILLBOX_API_KEY", key)
+    with pytest.raises(ValidationError):
+        Settings()
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "localhost", "127.0.0.2"])
 def test_loopback_needs_no_key(host: str) -> None:
     require_safe_binding(Settings(host=host))
@@ -49,4 +56,4 @@ def test_loopback_needs_no_key(host: str) -> None:
 def test_elsewhere_a_key_is_needed(host: str) -> None:
     with pytest.raises(UnsafeBinding, match="SPILLBOX_API_KEY"):
         require_safe_binding(Settings(host=host))
-    require_safe_binding(Settings(host=host, api_key=SecretStr("k")))
+    require_safe_binding(Settings(host=host, api_key=SecretStr("k" * 16)))

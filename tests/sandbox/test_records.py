@@ -1,5 +1,6 @@
 """The ledger: accepted once, one run in a workspace, interrupted when its service is gone."""
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox.errors import Busy, IdReused, NotFound, SetupFailed
-from sandbox.records import Acceptance, Records, State
+from sandbox.records import Acceptance, LedgerLocked, Records, State
 
 
 @pytest.fixture
@@ -50,10 +51,47 @@ def test_a_call_that_was_not_begun_can_be_tried_again(records: Records) -> None:
 def test_one_run_goes_on_in_a_workspace(records: Records) -> None:
     for name in "ab":
         records.accept(name, "w", "t", {})
-    with records.running("w", "a"), pytest.raises(Busy), records.running("w", "b"):
-        raise AssertionError("two at once")
-    with records.running("w", "b"):
-        pass
+    records.claim("w", "a")
+    with pytest.raises(Busy):
+        records.claim("w", "b")
+    records.release("w", "a")
+    records.claim("w", "b")
+
+
+@pytest.mark.parametrize("reaped", [True, False])
+def test_a_dead_process_does_not_hold_a_workspace(tmp_path: Path, reaped: bool) -> None:
+    """Nor does one that has ended and was not waited for."""
+    records = Records.in_folder(tmp_path)
+    records.accept("mine", "w", "t", {})
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE)
+    assert holder.stdout is not None
+    assert holder.stdout.read(5) == b"held\n"
+    with pytest.raises(Busy):
+        records.claim("w", "mine")
+    holder.kill()
+    os.waitid(os.P_PID, holder.pid, os.WEXITED | (0 if reaped else os.WNOWAIT))
+    records.claim("w", "mine")
+    assert records.get("w", "a").state is State.INTERRUPTED
+    holder.stdout.close()
+    holder.wait()
+
+
+HOLD = (
+    "import sys, time; from pathlib import Path; from sandbox.records import Records\n"
+    "records = Records.in_folder(Path(sys.argv[1])); records.accept('a', 'w', 't', {})\n"
+    "records.claim('w', 'a'); print('held', flush=True); time.sleep(60)"
+)
+
+
+def test_a_lock_of_another_program_is_told_soon(tmp_path: Path) -> None:
+    records = Records.in_folder(tmp_path)
+    with sqlite3.connect(tmp_path / "records.sqlite3") as db:
+        db.execute("begin immediate")
+        with pytest.raises(LedgerLocked):
+            records.accept("a", "w", "t", {})
+    db.close()
+    assert records.accept("a", "w", "t", {}) is Acceptance.MINE
+    assert records.get("w", "a").accepted_at.tzinfo is not None
 
 
 def test_an_answer_is_written_once(records: Records) -> None:
@@ -67,7 +105,7 @@ def test_what_a_dead_process_left_is_interrupted(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from sandbox.records import Records\n"
         "records = Records.in_folder(Path(sys.argv[1])); records.accept('a', 'w', 't', {})\n"
-        "records.running('w', 'a').__enter__()\n"
+        "records.claim('w', 'a')\n"
         "import os; os._exit(9)"
     )
     subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False)
@@ -76,8 +114,7 @@ def test_what_a_dead_process_left_is_interrupted(tmp_path: Path) -> None:
     assert [record.id for record in records.recover()] == ["a"]
     assert records.get("w", "a").state is State.INTERRUPTED
     assert records.get("w", "mine").state is State.ACCEPTED
-    with records.running("w", "mine"):
-        pass
+    records.claim("w", "mine")
 
 
 def test_a_late_finish_of_an_interrupted_call_changes_nothing(tmp_path: Path) -> None:

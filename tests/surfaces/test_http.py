@@ -235,11 +235,11 @@ def test_readiness_says_what_is_weaker(http: httpx.Client) -> None:
 
 
 def test_a_key_is_asked_for_everywhere_but_for_health(root: GuestRoot, tmp_path: Path) -> None:
-    with serving(root, tmp_path, api_key="secret-key") as url, httpx.Client(base_url=url) as http:
+    with serving(root, tmp_path, api_key="secret-key-of-the-test") as url, httpx.Client(base_url=url) as http:
         for path in ("/v1/tools", "/docs", "/openapi.json", "/readyz", FILES, "/v1/workspaces/w/records"):
             assert http.get(path).status_code == 401, path
             assert http.get(path, headers={"Authorization": "Bearer wrong"}).json()["code"] == "unauthorized"
-            assert http.get(path, headers={"Authorization": "Bearer secret-key"}).status_code == 200, path
+            assert http.get(path, headers={"Authorization": "Bearer secret-key-of-the-test"}).status_code == 200, path
         assert http.get("/healthz").status_code == 200
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox.processes import identity_of
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.cgroups import NoCgroups
 
@@ -52,7 +53,7 @@ def test_what_is_missing_is_named(tmp_path: Path) -> None:
 
 
 def test_groups_of_a_dead_service_are_removed_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
-    dead, living = tmp_path / "spillbox-999999999-0", tmp_path / f"spillbox-{os.getpid()}-0"
+    dead, living = tmp_path / "spillbox-999999999-1-0", tmp_path / f"spillbox-{identity_of(os.getpid())}-0"
     (dead / "run").mkdir(parents=True)
     living.mkdir()
     (tmp_path / "spillbox-service").mkdir()
