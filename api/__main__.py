@@ -4,14 +4,17 @@ import argparse
 import asyncio
 import json
 import logging
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import uvicorn
+from pydantic import ValidationError
 
 from api.app import create_app, toolbox_of
-from api.auth import UnsafeBinding
+from api.auth import UnsafeBinding, require_safe_binding
 from api.http import describe
 from api.settings import Settings
 from sandbox import guest_root
@@ -23,6 +26,8 @@ from sandbox.workspace import Workspace
 
 _EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: the service's own fault, not the script's
 _EXIT_USAGE = 64
+_EXIT_INTERRUPTED = 130
+_GRACE_SECONDS = 30
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -35,6 +40,16 @@ def main(argv: list[str] | None = None) -> int:
     except UnsafeBinding as fault:
         print(fault, file=sys.stderr)
         return _EXIT_USAGE
+    except ValidationError as fault:
+        for error in fault.errors():
+            name = "__".join(str(part) for part in error["loc"]).upper()
+            print(f"The setting SPILLBOX_{name} is not right: {error['msg']}.", file=sys.stderr)
+        return _EXIT_USAGE
+    except KeyboardInterrupt:
+        return _EXIT_INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads what is left in the buffer
+        return _EXIT_INTERRUPTED
     except SpillboxError as fault:
         print(f"{fault.code}: {fault}", file=sys.stderr)
         return _EXIT_FAULT
@@ -82,8 +97,19 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _serve(settings: Settings, _: argparse.Namespace) -> int:
-    uvicorn.run(create_app(settings), host=settings.host, port=settings.port, log_level="info", server_header=False)
+    require_safe_binding(settings)
+    asyncio.run(_prove(settings))
+    uvicorn.run(
+        create_app(settings), host=settings.host, port=settings.port, server_header=False,
+        timeout_graceful_shutdown=_GRACE_SECONDS,
+    )  # fmt: skip
     return 0
+
+
+async def _prove(settings: Settings) -> None:
+    """Find out in one line, and not in the server's traceback, whether jails can be made here."""
+    async with toolbox_of(settings) as box:
+        await box.prove()
 
 
 def _run(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -123,8 +149,9 @@ async def _run_script(settings: Settings, arguments: argparse.Namespace) -> Exec
 
 def _print_live(stream: str, data: bytes) -> None:
     target = sys.stdout if stream == "stdout" else sys.stderr
-    target.buffer.write(data)
-    target.flush()
+    with suppress(BrokenPipeError):  # nobody reads any more; the run goes on and is recorded
+        target.buffer.write(data)
+        target.flush()
 
 
 def _report(execution: Execution, folder: Path) -> None:
@@ -138,7 +165,8 @@ def _report(execution: Execution, folder: Path) -> None:
     for result in execution.documents:
         say(f"checked: {result.path}: {'ok' if result.ok else result.problem}")
     for warning in execution.warnings:
-        say(f"warning: {warning}")
+        if not warning.startswith("Weaker limits"):  # the log has said it
+            say(f"warning: {warning}")
 
 
 def _setup(settings: Settings, arguments: argparse.Namespace) -> int:

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
-from api import errors, http
+from api import docs, errors, http
 from api.auth import Guard, require_safe_binding
 from api.settings import Settings
 from sandbox.tools.toolbox import Toolbox, open_toolbox
@@ -34,8 +34,10 @@ def create_app(settings: Settings, *, toolbox: Callable[[], Toolbox] | None = No
         title="Spillbox",
         summary="Sandboxed Python runs and exact office documents for AI agents.",
         lifespan=lifespan,
+        docs_url=None,
         redoc_url=None,
     )
+    docs.install(app)
     errors.install(app)
     app.include_router(http.routes(box, settings))
     app.add_middleware(Guard, settings=settings)

@@ -11,7 +11,6 @@ from api.errors import Problem, response_of
 from api.settings import Settings
 
 _OPEN_PATHS = ("/healthz",)
-_LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 class UnsafeBinding(Exception):
@@ -20,13 +19,7 @@ class UnsafeBinding(Exception):
 
 def require_safe_binding(settings: Settings) -> None:
     """Refuse to listen beyond loopback without a key."""
-    if settings.api_key is not None or settings.host == "localhost":
-        return
-    try:
-        loopback = ipaddress.ip_address(settings.host).is_loopback
-    except ValueError:
-        loopback = False
-    if not loopback:
+    if settings.api_key is None and not _is_local(settings.host):
         raise UnsafeBinding(
             f"Refusing to listen on {settings.host} without an API key: anyone who reaches it could run code. Set "
             "SPILLBOX_API_KEY, or listen on 127.0.0.1."
@@ -64,10 +57,20 @@ class Guard:
             return Problem(title="Unauthorized", status=401, code="unauthorized", detail=detail)
         origin = headers.get("origin")
         names = [_host_name(f"//{headers.get('host', '')}"), *([] if origin is None else [_host_name(origin)])]
-        if all(name in _LOCAL_NAMES for name in names) and headers.get("sec-fetch-site") != "cross-site":
+        if all(_is_local(name) for name in names) and headers.get("sec-fetch-site") != "cross-site":
             return None
         detail = "Without an API key, only requests to and from this machine's own names (localhost) are answered."
         return Problem(title="Forbidden", status=403, code="forbidden", detail=detail)
+
+
+def _is_local(name: str | None) -> bool:
+    """Whether a host name or address is this machine's own loopback."""
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name or "").is_loopback
+    except ValueError:
+        return False
 
 
 def _host_name(url: str) -> str | None:

@@ -8,6 +8,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from sandbox.errors import Busy, SpillboxError
 
@@ -96,6 +97,10 @@ def install(app: FastAPI) -> None:
                 title=http.HTTPStatus(422).phrase, status=422, code="invalid_arguments", detail=f"{wrong}. See /docs."
             )
         )
+
+    @app.exception_handler(ClientDisconnect)
+    async def _left(_: Request, fault: ClientDisconnect) -> JSONResponse:
+        return response_of(Problem(title="Bad Request", status=400, code="bad_request", detail="The client left."))
 
     @app.exception_handler(Exception)
     async def _unknown(request: Request, fault: Exception) -> JSONResponse:

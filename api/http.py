@@ -10,8 +10,9 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Annotated, Any, BinaryIO, Literal
 from urllib.parse import quote, unquote_to_bytes
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.security import HTTPBearer
 from fastapi.sse import format_sse_event
 from pydantic import BaseModel
 from starlette.convertors import Convertor, register_url_convertor
@@ -46,7 +47,7 @@ _CHUNK_BYTES = 1 << 20
 _MAX_WAITING_BYTES = 1 << 20
 _EVENT_STREAM = "text/event-stream"
 _PROBLEM = {"model": Problem, "content": {"application/problem+json": {}}}
-_PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 413, 422, 429, 503), _PROBLEM)
+_PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 429, 500, 503), _PROBLEM)
 
 Format = Literal["mcp", "openai", "anthropic"]
 
@@ -62,7 +63,9 @@ class Readiness(BaseModel):
 
 def routes(box: Toolbox, settings: Settings) -> APIRouter:
     """All routes over one toolbox."""
-    router = APIRouter(responses=_PROBLEMS)
+    # The guard in front of the application asks for the key; this tells of it.
+    bearer = [Depends(HTTPBearer(auto_error=False))] if settings.api_key else []
+    router = APIRouter(responses=_PROBLEMS, dependencies=bearer)
     _add_tools(router, box, settings)
     _add_files(router, box)
 
@@ -84,6 +87,7 @@ def routes(box: Toolbox, settings: Settings) -> APIRouter:
     @router.get("/readyz", tags=["health"])
     async def readyz() -> Readiness:
         """Whether it can run scripts, and which limits are weaker than promised."""
+        box.require_guest_root()
         return Readiness(status="ready", runtime=box.runtime.name, warnings=list(box.runtime.warnings))
 
     return router
@@ -244,6 +248,7 @@ def _add_files(router: APIRouter, box: Toolbox) -> None:
         call = Call("", box.workspaces.open(workspace), box.runtime, box.queue, box.limits)
         return await list_files(call, query)
 
+    @router.head(place + "/{path:anypath}", include_in_schema=False)
     @router.get(place + "/{path:anypath}", tags=["files"], response_class=Response, responses={206: {}, 416: {}})
     def download(workspace: str, path: str, request: Request) -> Response:
         """A file's bytes; ranges are served."""
@@ -280,7 +285,7 @@ def _add_files(router: APIRouter, box: Toolbox) -> None:
 
 
 def _path_of(request: Request, workspace: str) -> str:
-    """The path in the tools' path language, from the URL's own bytes: they need not be UTF-8."""
+    """The path in the tools' path language: what stands in the URL, or an escape of its bytes if they are not UTF-8."""
     raw: bytes = request.scope.get("raw_path") or quote(request.url.path).encode()
     prefix = f"/v1/workspaces/{workspace}/files/"
     name = unquote_to_bytes(raw.partition(b"?")[0])[len(prefix.encode()) :]

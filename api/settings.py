@@ -17,7 +17,9 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", description="Address to listen on. Anything but loopback needs an API key.")
     port: int = Field(8750, ge=0, le=65535, description="Port to listen on.")
     api_key: SecretStr | None = Field(
-        None, description="If set, every request must bear it: `Authorization: Bearer …`."
+        None,
+        min_length=16,
+        description="At least 16 characters. If set, every request must bear it: `Authorization: Bearer …`.",
     )
     slots: int | None = Field(None, ge=1, le=100, description="Runs at once; the number of processors if not set.")
     queue_length: int = Field(128, ge=0, description="Runs that may wait for a slot; one more is refused as busy.")

@@ -13,6 +13,7 @@
     │   ├── IdReused
     │   └── Interrupted
     ├── Busy                        try again later
+    │   └── LedgerLocked
     └── ServiceFault                the operator must change something
         ├── GuestRootMissing
         ├── SetupFailed
@@ -102,6 +103,10 @@ class Busy(SpillboxError):
     def __init__(self, message: str, *, retry_after_seconds: int = 2) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class LedgerLocked(Busy):
+    """Another program holds the records locked; the same again may succeed at once."""
 
 
 class ServiceFault(SpillboxError):

@@ -142,7 +142,7 @@ def hint_for(report: GuestReport | None, surroundings: Surroundings) -> str | No
 
 
 def _no_stdin(report: GuestReport, _: Surroundings) -> str | None:
-    if report.type == "EOFError":
+    if report.type == "EOFError" and "EOF when reading a line" in report.message:
         return (
             "A script has no stdin. Pass values as `arguments` (sys.argv) or write them to a file and read it by path."
         )
@@ -168,7 +168,8 @@ def _missing_library(report: GuestReport, around: Surroundings) -> str | None:
 def _missing_file(report: GuestReport, around: Surroundings) -> str | None:
     if report.type != "FileNotFoundError":
         return None
-    if report.name in ("/bin/sh", "sh", "bash"):
+    is_program = report.name == "/bin/sh" or ("/" not in report.name and "." not in report.name)
+    if is_program and any(word in report.source_line for word in ("subprocess", "Popen", "run(", "check_", "system(")):
         return "There is no shell and there are no other programs in the sandbox. Do it in Python."
     near = near_paths(report.name, around.files)
     if near:
@@ -211,7 +212,7 @@ def _fork_refused(report: GuestReport, _: Surroundings) -> str | None:
 
 
 def _picture_by_url(report: GuestReport, _: Surroundings) -> str | None:
-    if report.name.startswith(("http://", "https://")) or "http" in report.message[:40]:
+    if "add_picture" in report.source_line and "http" in report.name + report.source_line:
         return (
             "add_picture takes a file, not a URL, and there is no network. Have another tool put the picture into the "
             "workspace and give its path."
@@ -266,6 +267,6 @@ _RULES: tuple[Hint, ...] = (
 )
 
 SLOW_TABLE = (
-    "If the script uses python-docx's table.cell(i, j) in a loop, that is slow: each call walks the whole table. Take the cells "
-    "of a row once, `cells = row.cells`, or fill `for row in table.rows: for cell in row.cells`."
+    "If it is python-docx's table.cell(i, j) in a loop, that walks the whole table at each call. Take the cells of a row once: "
+    "for row in table.rows: for cell in row.cells."
 )

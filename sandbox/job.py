@@ -104,8 +104,8 @@ class Usage(Value):
     """What a run used."""
 
     wall_seconds: float = 0
-    cpu_seconds: float = 0
-    max_memory_bytes: int = 0
+    cpu_seconds: float | None = Field(0, description="Null if it is not known.")
+    max_memory_bytes: int | None = Field(0, description="Null if it is not known.")
     check_seconds: float = Field(
         0, description="Real time from the end of the script to the end of the documents' check."
     )
@@ -115,7 +115,7 @@ class DocumentCheck(Value):
     """The result of re-opening a document that a run made."""
 
     path: str
-    ok: bool
+    ok: bool | None = Field(description="Whether it is whole; null if it was not checked.")
     format: str
     problem: str | None = Field(None, description="What is wrong, with the name of the part, if not ok.")
     sheets: dict[str, str] | None = Field(

@@ -37,7 +37,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError, OperationalError
 
-from sandbox.errors import Busy, IdReused, NotFound, SetupFailed
+from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, SetupFailed
 from sandbox.processes import identity_of, lives
 
 _MAX_ARGUMENT_CHARACTERS = 4096
@@ -120,10 +120,6 @@ class Acceptance(StrEnum):
     BUSY = "busy"
     """The same id is being done."""
     DONE = "done"
-
-
-class LedgerLocked(Busy):
-    """Another program writes to the records; the same again may succeed at once."""
 
 
 class Records:

@@ -313,7 +313,7 @@ def run(conversation: Conversation, *, expecting: Status) -> Execution:
             execution.error.summary if execution.error else f"The run {execution.status}, not {expecting}."
         )
     usage = execution.usage
-    script = f"script {usage.wall_seconds:.2f} s, at most {usage.max_memory_bytes / 2**20:.0f} MiB"
+    script = f"script {usage.wall_seconds:.2f} s, at most {(usage.max_memory_bytes or 0) / 2**20:.0f} MiB"
     checks = f", {len(execution.documents)} documents re-opened and checked" if execution.documents else ""
     say(f"   {execution.status} in {seconds:.2f} s: {script}{checks}")
     return execution

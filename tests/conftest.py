@@ -1,6 +1,7 @@
 """Fixtures: runtimes that are really there, workspaces in a temporary folder, a toolbox over both.
 
-REQUIRE_RUNTIMES=nsjail,… turns the skip of a missing runtime into a failure.
+REQUIRE_RUNTIMES=nsjail,… turns the skip of a missing runtime into a failure; with `cgroups` in it, nsjail without control
+groups is a failure too.
 """
 
 import asyncio
@@ -30,13 +31,26 @@ MAKERS: dict[str, Callable[[GuestRoot], Runtime]] = {
     "nsjail-rlimits": lambda root: NsjailRuntime(root, use_cgroups=False),
 }
 
+
+def jail_pids() -> set[int]:
+    """Processes of jails that run now, on the whole machine: process 1 of each, and the script's, which is its fork."""
+    found = set()
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if b"/opt/spillbox/init.pyc" in (process / "cmdline").read_bytes():
+                found.add(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
 Run = Callable[..., Coroutine[Any, Any, Execution]]
 
 
 def pytest_configure() -> None:
-    unknown = [name for name in REQUIRED if name not in MAKERS]
+    unknown = [name for name in REQUIRED if name not in (*MAKERS, "cgroups")]
     if unknown:
-        raise pytest.UsageError(f"REQUIRE_RUNTIMES names {', '.join(unknown)}; there are {', '.join(MAKERS)}")
+        raise pytest.UsageError(f"REQUIRE_RUNTIMES names {', '.join(unknown)}; there are {', '.join(MAKERS)}, cgroups")
 
 
 def unavailable(name: str, why: object) -> None:
@@ -63,6 +77,8 @@ def runtime(request: pytest.FixtureRequest, root: GuestRoot) -> Iterator[Runtime
     except SpillboxError as why:
         unavailable(request.param, why)
         raise
+    if "cgroups" in REQUIRED and request.param == "nsjail" and made.warnings:
+        pytest.fail(f"control groups are required and are not here: {made.warnings[0]}")
     yield made
     asyncio.run(made.close())
 

@@ -1,5 +1,6 @@
 """What the README shows is run, and what it lists is what there is."""
 
+import os
 import re
 import subprocess
 import sys
@@ -29,6 +30,20 @@ def test_the_library_example_runs_and_prints_what_it_says(root: GuestRoot, tmp_p
     code = _block("python").replace('".spillbox"', repr(str(tmp_path)))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT, check=True)
     assert done.stdout == _block("text")
+
+
+def test_the_command_line_example_runs(root: GuestRoot, tmp_path: Path) -> None:
+    (tmp_path / "guest-root").symlink_to(root.path.resolve())
+    (tmp_path / "report.py").write_text("print(open('rows.json').read())")
+    (tmp_path / "rows.json").write_text("[1]")
+    for line in re.findall(r"^spillbox (run [^#\n]+?) *#", README, re.MULTILINE):
+        command, *rest = line.split()
+        done = subprocess.run(
+            [sys.executable, "-m", "api", command, "--data-dir", str(tmp_path), *rest], cwd=tmp_path,
+            env={"PYTHONPATH": str(PROJECT), "PATH": os.environ["PATH"]}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, (line, done.stderr)
+        assert "[1]" in done.stdout
 
 
 def test_the_table_of_tools_is_the_registry(tmp_path: Path) -> None:

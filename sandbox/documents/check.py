@@ -7,9 +7,9 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
-from sandbox.errors import BadRequest, JailFailed
+from sandbox.errors import BadRequest, JailFailed, SpillboxError, TooLarge
 from sandbox.guest_root import PROGRAMS
 from sandbox.job import MIB, DocumentCheck, Execution, FileChange, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
@@ -19,14 +19,13 @@ OFFICE_FORMATS = ("docx", "pptx", "xlsx")
 CHECKED_FORMATS = (*OFFICE_FORMATS, "csv")
 _MAX_CHECKED = 50
 _MAX_CHECKED_BYTES = 64 * 1024
-# Its second clock runs from the start of the jail, which is that of the script.
-_CHECK_LIMITS = Limits(wall_seconds=60, cpu_seconds=60, output_text_bytes=MIB)
+_MAX_TEXT_BYTES = 32 * MIB
+_PROGRAM_SECONDS = 60
 _MENTIONS = {
     "docx": re.compile(rb"\bdocx\b"),
     "openpyxl": re.compile(rb"\b(openpyxl|xlsxwriter)\b"),
     "pptx": re.compile(rb"\bpptx\b"),
 }
-_TEXT_LIMITS = Limits(output_text_bytes=32 * MIB)
 
 
 def format_of(path: str) -> str:
@@ -45,9 +44,8 @@ async def checking(runtime: Runtime, workspace: Workspace, script: bytes, *, run
     Where ``script`` names an office library, the check's jail starts and imports while the script runs.
     """
     preload = tuple(module for module, names in _MENTIONS.items() if names.search(script))
-    job = Job(
-        script_path=f"{PROGRAMS}/check.py", limits=_CHECK_LIMITS, preload=preload, keeps_outputs=False, tool="check"
-    )
+    limits = _program_limits(workspace, output_text_bytes=MIB)
+    job = Job(script_path=f"{PROGRAMS}/check.py", limits=limits, preload=preload, keeps_outputs=False, tool="check")
     final: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
     waiting = None
     if preload:
@@ -59,15 +57,19 @@ async def checking(runtime: Runtime, workspace: Workspace, script: bytes, *, run
             return ()
         checked = _first_that_fit(paths)
         whole = _over(job, checked)
-        if waiting is None:
-            execution = await runtime.run(whole, workspace, run_id=f"{run_id}-check")
-        else:
+        try:
+            execution = await run_over(whole)
+        except SpillboxError as fault:  # the run is done, and its answer must not be lost with its check
+            return tuple(_results({}, str(fault), checked, paths))
+        why = execution.error.message if execution.error else "the check gave no result for it"
+        return tuple(_results(_parse(execution, checked), why, checked, paths))
+
+    async def run_over(whole: Job) -> Execution:
+        if waiting is not None:
             final.set_result(whole)
-            try:
-                execution = await waiting
-            except JailFailed:  # it waited longer than its own clock allows
-                execution = await runtime.run(whole, workspace, run_id=f"{run_id}-check")
-        return tuple(_results(execution, checked, paths))
+            with suppress(JailFailed):  # it may have waited longer than its own clock allows
+                return await waiting
+        return await runtime.run(whole, workspace, run_id=f"{run_id}-check")
 
     try:
         yield check
@@ -87,29 +89,40 @@ def _first_that_fit(paths: Sequence[str]) -> list[str]:
     return fitting
 
 
+def _program_limits(workspace: Workspace, *, output_text_bytes: int) -> Limits:
+    """The service's limits, with time of their own: the clock of a jail that waits runs from its start."""
+    seconds = workspace.limits.wall_seconds + _PROGRAM_SECONDS
+    return workspace.limits.model_copy(
+        update={"wall_seconds": seconds, "cpu_seconds": _PROGRAM_SECONDS, "output_text_bytes": output_text_bytes}
+    )
+
+
 def _over(job: Job, paths: Sequence[str]) -> Job:
     """The job over these files of the workspace: they go in, and are its arguments."""
     return job.model_copy(update={"inputs": tuple(paths), "arguments": tuple(guest_name(path) for path in paths)})
 
 
-def _results(execution: Execution, checked: Sequence[str], paths: Sequence[str]) -> Iterator[DocumentCheck]:
-    """One for each path; one that could not be checked is not ok, with the reason."""
-    results = _parse(execution, checked)
-    why = execution.error.message if execution.error else "the check gave no result for it"
+def _results(
+    results: dict[str, DocumentCheck], why: str, checked: Sequence[str], paths: Sequence[str]
+) -> Iterator[DocumentCheck]:
+    """One for each path; of one that could not be checked nothing is known, and the reason is given."""
     for path in paths:
         problem = f"it could not be checked: {why}"
         if path not in checked:
-            problem = f"it was not checked: at most {_MAX_CHECKED} documents of a run are, with names of bounded length"
-        yield results.get(path) or DocumentCheck(path=path, ok=False, format=format_of(path), problem=problem)
+            problem = f"at most {_MAX_CHECKED} documents of a run are checked"
+        yield results.get(path) or DocumentCheck(path=path, ok=None, format=format_of(path), problem=problem)
 
 
 async def text_of(runtime: Runtime, workspace: Workspace, path: str, *, run_id: str) -> str:
     """The text of an office document by lines; raises `BadRequest` if it can't be opened."""
-    job = Job(script_path=f"{PROGRAMS}/office_text.py", limits=_TEXT_LIMITS, keeps_outputs=False, tool="read_file")
+    limits = _program_limits(workspace, output_text_bytes=_MAX_TEXT_BYTES)
+    job = Job(script_path=f"{PROGRAMS}/office_text.py", limits=limits, keeps_outputs=False, tool="read_file")
     execution = await runtime.run(_over(job, [path]), workspace, run_id=f"{run_id}-text")
     if execution.status is not Status.SUCCEEDED:
         why = execution.error.message if execution.error else execution.status
         raise BadRequest(f"{path} can't be opened as a .{format_of(path)} document: {why}")
+    if execution.stdout.truncated:
+        raise TooLarge(f"The text of {path} is over {_MAX_TEXT_BYTES:,} bytes. Read it in a script with run_python.")
     return execution.stdout.text
 
 
@@ -127,8 +140,10 @@ def _parse(execution: Execution, paths: Sequence[str]) -> dict[str, DocumentChec
 
 
 def describe_problem(result: DocumentCheck) -> str:
-    """The warning about a broken document, which a model must not miss."""
+    """The warning about a document that is broken, which a model must not miss, or of which nothing is known."""
+    if result.ok is None:
+        return f"NOT CHECKED: {result.path}: {result.problem}. Open it yourself before you say that it is ready."
     return (
-        f"BROKEN DOCUMENT: {result.path} will not open as it is: {result.problem}. Mend the script and run it again; do not "
+        f"BROKEN DOCUMENT: {result.path} is not as it should be: {result.problem}. Mend the script and run it again; do not "
         "tell the user that this file is ready."
     )

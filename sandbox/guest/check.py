@@ -28,6 +28,10 @@ _MAIN_TYPES = {
 }
 
 
+class Unusual(Exception):
+    """A document that is whole as far as one can tell, but not what it is expected to be."""
+
+
 class Broken(Exception):
     """A document that a reader would refuse or repair; the message names the part."""
 
@@ -41,10 +45,12 @@ def check(path):
             if not file.read(1):
                 raise Broken("the file is empty")
         result.update(_check_csv(path) if kind == "csv" else _check_office(path, kind))
+    except Unusual as fault:
+        result.update(ok=None, problem=str(fault))
     except Broken as fault:
         result.update(ok=False, problem=str(fault))
     except MemoryError:
-        result.update(ok=False, problem="it is too large to be opened within the memory of a run")
+        result.update(ok=None, problem="it is too large to be opened within the memory of a run")
     except Exception as fault:  # whatever a library raises over a hostile file
         result.update(ok=False, problem=f"it can't be opened: {type(fault).__name__}: {str(fault)[:300]}")
     return result
@@ -59,7 +65,7 @@ def _check_csv(path):
                 rows += 1
                 columns = max(columns, len(row))
     except UnicodeDecodeError as fault:
-        raise Broken(f"it is not UTF-8: {fault.reason}") from None
+        raise Unusual(f"it is not UTF-8 ({fault.reason}), which is what programs expect of a CSV file") from None
     except csv.Error as fault:
         raise Broken(f"record {rows + 1} is not valid CSV: {fault}") from None
     return {"rows": rows, "columns": columns}

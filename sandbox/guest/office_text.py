@@ -15,6 +15,11 @@ def _docx(path):
     from docx.table import Table
 
     document = docx.Document(path)
+    for section in document.sections:
+        for name, part in (("Header", section.header), ("Footer", section.footer)):
+            text = " ".join(p.text for p in part.paragraphs if p.text)
+            if text and not part.is_linked_to_previous:
+                yield f"{name}: {text}"
     for block in document.iter_inner_content():
         if isinstance(block, Table):
             for row in block.rows:
@@ -33,12 +38,20 @@ def _xlsx(path):
             yield "\t".join("" if value is None else _flat(value) for value in row)
 
 
+def _shapes(shapes):
+    for shape in shapes:
+        if hasattr(shape, "shapes"):  # a group
+            yield from _shapes(shape.shapes)
+        else:
+            yield shape
+
+
 def _pptx(path):
     import pptx
 
     for number, slide in enumerate(pptx.Presentation(path).slides, 1):
         yield f"## Slide {number}"
-        for shape in slide.shapes:
+        for shape in _shapes(slide.shapes):
             if shape.has_text_frame:
                 yield shape.text_frame.text
             elif getattr(shape, "has_table", False):

@@ -7,17 +7,20 @@ words that the guest printed.
 import os
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import TypeVar
 
 from sandbox import failures
+from sandbox.errors import SpillboxError
 from sandbox.failures import GuestReport, Surroundings
 from sandbox.job import ErrorReport, Execution, FileChange, Job, Limits, Skipped, Status, Stream, Usage
 from sandbox.runtimes.session import Outcome
-from sandbox.runtimes.streams import Capture
+from sandbox.runtimes.streams import GAP_END, Capture
 from sandbox.workspace import GUEST_PATH, Workspace, name_of
 
 Listed = TypeVar("Listed", FileChange, Skipped)
 
+_TRACEBACK_START = 300
 _MAX_LISTED = 1000
 _MAX_LISTED_CHARACTERS = 128 * 1024
 _CPU_TICK_SECONDS = 0.1  # the kernel counts processor time for the limit in ticks
@@ -140,7 +143,7 @@ def _judge(outcome: Outcome, report: GuestReport | None, limits: Limits) -> tupl
         status = Status.DISK_FULL
     elif signal_name == "SIGSYS":
         status = Status.BLOCKED_SYSCALL
-    elif signal_name == "SIGKILL" and _usage(outcome).cpu_seconds > limits.cpu_seconds - _CPU_TICK_SECONDS:
+    elif signal_name == "SIGKILL" and (_usage(outcome).cpu_seconds or 0) > limits.cpu_seconds - _CPU_TICK_SECONDS:
         status = Status.TIMED_OUT  # by the kernel, at the resource limit of one process
     elif exit_code is None and signal_name in (None, "SIGKILL", "SIGTERM"):
         status = Status.KILLED
@@ -165,7 +168,7 @@ _SIGNALS = {
 }
 
 _HINTS = {
-    Status.TIMED_OUT: "Do less in one run, or write part results to files and go on from them. " + failures.SLOW_TABLE,
+    Status.TIMED_OUT: "Do less in one run, or write part results to files and go on from them.",
     Status.OUT_OF_MEMORY: "Read large files in parts, line by line or row by row; for workbooks use openpyxl's "
     "read_only and write_only modes. Files that a run writes count as memory.",
     Status.TOO_MANY_PROCESSES: "Use fewer processes and threads, for example Pool(2).",
@@ -204,8 +207,20 @@ def _error(
     if report is not None:
         files = [info.path for info in workspace.list_files()]
         hint = failures.hint_for(report, Surroundings(libraries=libraries, files=files))
-    path = workspace.write_own("errors", f"-{job.tool}.txt", room.within(_full_text(outcome, job, status, otherwise)))
-    return failures.explain(report, otherwise=otherwise, traceback_path=path, hint=hint or _HINTS.get(status))
+    path = None
+    if job.keeps_outputs:  # a program of ours leaves nothing in the workspace
+        text = room.within(_full_text(outcome, job, status, otherwise))
+        path = workspace.write_own("errors", f"-{job.tool}.txt", text)
+    hint = hint or _HINTS.get(status)
+    if status is Status.TIMED_OUT and _mentions_docx(workspace, job):
+        hint = failures.SLOW_TABLE
+    return failures.explain(report, otherwise=otherwise, traceback_path=path, hint=hint)
+
+
+def _mentions_docx(workspace: Workspace, job: Job) -> bool:
+    with suppress(SpillboxError):
+        return b"docx" in workspace.read_bytes(_shown(job.script_path), max_bytes=_CHUNK_BYTES)
+    return False
 
 
 def _full_text(outcome: Outcome, job: Job, status: Status, otherwise: tuple[str, str]) -> Iterator[bytes]:
@@ -238,16 +253,22 @@ def _stream(capture: Capture, path: str | None) -> Stream:
 def _without_traceback(stderr: Stream, outcome: Outcome) -> Stream:
     """The model gets the traceback once, in short, as the error; the whole of it is in the file."""
     traceback = outcome.report.get("traceback.txt", b"").decode("utf-8", "replace")
-    if not traceback or traceback not in stderr.text:
+    # What is left of a long stderr may have only the beginning of it, or only the end.
+    start = stderr.text.rfind(traceback[:_TRACEBACK_START])
+    if start < 0:
+        start = stderr.text.rfind(GAP_END) if stderr.truncated else -1
+    if not traceback or start < 0:
         return stderr
     note = f"[traceback left out: see {stderr.path}]\n"
-    return stderr.model_copy(update={"text": note.join(stderr.text.rsplit(traceback, 1)), "truncated": True})
+    return stderr.model_copy(update={"text": stderr.text[:start] + note, "truncated": True})
 
 
 def _usage(outcome: Outcome) -> Usage:
-    counters = outcome.counters
+    counters, is_known = outcome.counters, outcome.counters is not None or outcome.wait_status is not None
+    cpu_seconds = counters.cpu_seconds if counters else outcome.cpu_seconds
+    memory_bytes = counters.max_memory_bytes if counters else outcome.max_memory_bytes
     return Usage(
         wall_seconds=round(outcome.wall_seconds, 6),
-        cpu_seconds=round(counters.cpu_seconds if counters else outcome.cpu_seconds, 6),
-        max_memory_bytes=counters.max_memory_bytes if counters else outcome.max_memory_bytes,
+        cpu_seconds=round(cpu_seconds, 6) if is_known else None,
+        max_memory_bytes=memory_bytes if is_known else None,
     )

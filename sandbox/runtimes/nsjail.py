@@ -159,10 +159,10 @@ def _find_cgroups(wanted: bool) -> tuple[CgroupHost | None, tuple[str, ...]]:
         found = cgroups.find()
     except NoCgroups as why:
         warning = (
-            "Weaker limits: this process can't make control groups, so memory is bounded for each process by itself and "
-            "for all of a run's processes together only by a look at them ten times a second; processor time is bounded for "
-            "each process by itself; and who went over a process limit is not counted. To mend it, run the service as root, or "
-            f"under systemd with Delegate=yes. ({why})"
+            "Weaker limits: this process can't make control groups, so memory is bounded for each process by itself and for all "
+            "of a run's processes together only by a look at them ten times a second; files that a run writes count to no memory "
+            "limit; processor time is bounded for each process by itself; and who went over a process limit is not counted. To "
+            f"mend it, run the service as root, or under systemd with Delegate=yes. ({why})"
         )
         _log.warning("%s", warning)
         return None, (warning,)
@@ -238,7 +238,7 @@ class _Spawned:
 
     def log(self) -> str:
         said = os.pread(self._log_fd, _MAX_LOG_BYTES, 0).decode(errors="replace").strip()
-        return f"{host.cure_for_no_namespaces()} nsjail said: {said or 'nothing'}".strip()
+        return host.cure_for_no_namespaces() or f"nsjail said: {said or 'nothing'}"
 
     @staticmethod
     def _close(*fds: int) -> None:

@@ -150,7 +150,7 @@ class _Session:
             self._jail = jail
             await _uninterrupted(asyncio.to_thread(self._fill))
             if cgroup is not None and entered != jail.pid:
-                cgroup.join(jail.pid)
+                _join(cgroup, jail.pid)
             await _let_run(self._spawned, jail, self._job, self._outcome, self._stop, cgroup)
             await _until_quiet(jail, self._stop)
         except JailFailed as fault:
@@ -158,7 +158,7 @@ class _Session:
             await self._spawned.gone()
             self._drain()
             said = self._outcome.stderr.text()[:_MAX_SAID_CHARACTERS]  # by the interpreter: no guest code has run
-            raise JailFailed(f"{fault} It said: {said or 'nothing'}") from None
+            raise JailFailed(f"{fault} It said: {said}" if said else str(fault)) from None
         except BaseException:
             self._stop(Status.KILLED, "The call was cancelled.")
             self._spawned.kill()
@@ -280,6 +280,13 @@ def _enter_group(outer_pid: int, make_cgroup: Callable[[], RunCgroup] | None) ->
     return cgroup, 0
 
 
+def _join(cgroup: RunCgroup, pid: int) -> None:
+    try:
+        cgroup.join(pid)
+    except OSError as fault:
+        raise JailFailed(f"The run could not be put into its control group: {fault}.") from None
+
+
 async def _let_run(
     spawned: Spawned, jail: _Jail, job: Job, outcome: Outcome, stop: _Stop, cgroup: RunCgroup | None
 ) -> None:
@@ -315,7 +322,10 @@ async def _watch(pid: int, job: Job, stop: _Stop, cgroup: RunCgroup | None) -> N
             if used_bytes > job.limits.memory_bytes:
                 stop(Status.OUT_OF_MEMORY, f"Its processes together used {used_bytes:,} bytes of memory.")
             continue
-        counters = cgroup.counters()
+        try:
+            counters = cgroup.counters()
+        except OSError:  # the run is ending, and its group with it
+            continue
         if counters.cpu_seconds > job.limits.cpu_seconds:
             stop(Status.TIMED_OUT, f"It was stopped after {job.limits.cpu_seconds} s of processor time, the limit.")
         if counters.oom_kills:

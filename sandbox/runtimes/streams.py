@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 _READ_BYTES = 256 * 1024
+GAP_END = " bytes left out ...]\n"
+"""Ends the line between head and tail of a truncated text."""
 
 OnOutput = Callable[[str, bytes], None]
 """Called with ``"stdout"`` or ``"stderr"`` and the bytes, on the event loop, as they come."""
@@ -59,7 +61,7 @@ class Capture:
             return (self._head + self._tail).decode("utf-8", "replace")
         gap = self.total_bytes - len(self._head) - len(self._tail)
         head, tail = _whole_characters(bytes(self._head), bytes(self._tail))
-        return f"{head}\n[... {gap:,} bytes left out ...]\n{tail}"
+        return f"{head}\n[... {gap:,}{GAP_END}{tail}"
 
     def whole(self) -> bytes | BinaryIO:
         """All that was kept: bytes, or an open file at its start."""

@@ -12,7 +12,7 @@ from sandbox.documents.check import OFFICE_FORMATS, format_of, text_of
 from sandbox.errors import BadRequest, EditMismatch, InvalidArguments
 from sandbox.job import MIB, FileChange
 from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
-from sandbox.workspace import name_of, segments_of
+from sandbox.workspace import GUEST_PATH, FileInfo, name_of, segments_of
 
 MAX_READ_CHARACTERS = 20_000
 _MAX_LISTED = 500
@@ -47,16 +47,27 @@ class ListFilesOutput(BaseModel):
 
 async def list_files(call: Call, given: ListFilesInput) -> ListFilesOutput:
     """The workspace's files whose paths start with the prefix, a page of them."""
-    prefix = given.prefix.removeprefix("/workspace/").removeprefix("./")
+    prefix = given.prefix.removeprefix(GUEST_PATH).lstrip("/").removeprefix("./")
+    prefix = "" if prefix == "." else prefix
     listed = await asyncio.to_thread(call.workspace.list_files)
     found = [info for info in listed if info.path.startswith(prefix)]
-    page = found[given.offset : given.offset + _MAX_LISTED]
+    page = _page(found[given.offset : given.offset + _MAX_LISTED])
     end = given.offset + len(page)
     return ListFilesOutput(
         files=[ListedFile(**info._asdict()) for info in page],
         total=len(found),
         next_offset=end if end < len(found) else None,
     )
+
+
+def _page(found: list[FileInfo]) -> list[FileInfo]:
+    """As many as fit an answer; at least one."""
+    left = MAX_READ_CHARACTERS
+    for number, info in enumerate(found):
+        left -= len(info.path)
+        if left < 0 and number:
+            return found[:number]
+    return found
 
 
 class ReadFileInput(ToolInput):
@@ -182,6 +193,8 @@ def _collect(file: BinaryIO, given: ReadFileInput) -> tuple[str, Position | None
                     return "".join(parts), following, replaced
             position = end
         if not chunk:
+            if to_skip:
+                raise InvalidArguments(f"Line {line:,} of {given.path} has only {at_character:,} characters.")
             return "".join(parts), None, replaced
 
 
@@ -194,12 +207,16 @@ class WriteFileInput(ToolInput):
 
 async def write_file(call: Call, given: WriteFileInput) -> FileChange:
     """Write a text file."""
-    try:
-        content = given.content.encode()
-    except UnicodeEncodeError:
-        raise InvalidArguments("content is not valid Unicode text: it has half of a surrogate pair.") from None
+    content = _encoded("content", given.content)
     async with call.queue.turn(call.workspace.id):
         return await asyncio.to_thread(call.workspace.write, given.path, content)
+
+
+def _encoded(name: str, text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise InvalidArguments(f"{name} is not valid Unicode text: it has half of a surrogate pair.") from None
 
 
 class EditFileInput(ToolInput):
@@ -212,7 +229,7 @@ class EditFileInput(ToolInput):
 
 async def edit_file(call: Call, given: EditFileInput) -> FileChange:
     """Replace one exact text."""
-    old, new = given.old_text.encode("utf-8", "replace"), given.new_text.encode("utf-8", "replace")
+    old, new = _encoded("old_text", given.old_text), _encoded("new_text", given.new_text)
 
     def edit() -> FileChange:
         content = call.workspace.read_bytes(given.path, max_bytes=_MAX_EDITED_BYTES)

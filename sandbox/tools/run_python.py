@@ -15,29 +15,34 @@ from sandbox.workspace import GUEST_PATH, guest_name
 _MAX_ARGUMENTS_BYTES = 100_000
 """Less than one message of the wire; see `sandbox/guest/wire.py`."""
 
-_DESCRIPTION = """\
-Run a Python {python} script in a sandbox and get its output and the files it made.
+_MAX_TOLD, _MAX_DOCUMENTS = 10, 100
+_NAMED_LIBRARIES = ("lxml", "openpyxl", "pillow", "python-docx", "python-pptx", "xlsxwriter")
 
-- Give `path` to run a script that is in the workspace, or `code` for a new one. Inline code is saved and its path comes back as \
-`script_path`: to run or mend it later, use that path with run_python or edit_file, and do not type the script again.
-- The script starts in /workspace. Tool results are files there (results/…): read them by path in the script, never copy rows \
-into code. results/ and errors/ are read-only; write anything else anywhere else under /workspace.
-- There are the standard library and {libraries}. No other packages, no pandas or numpy, no network, no shell, no stdin.
-- Write Word, PowerPoint and Excel files with these libraries; each document is re-opened and checked, see `documents`. \
-Say that a file is ready only if it is listed in `files` and its check is ok. Prefer native charts to drawn pictures: there \
-are no fonts but Pillow's own, which has only ASCII letters.
-- print() what you want to see; up to {output} KiB come back. Limits: {seconds} s, {memory} MiB of memory, {file} MiB for one file.
-- If it fails, `error.summary` says what and where, and `error.traceback_path` has all of it. Mend the script with edit_file \
-and run it again by path.\
+# At most 1,024 characters, which is what OpenAI takes; what belongs to one argument is said there.
+_DESCRIPTION = """\
+Run a Python {python} script in a sandbox; get its output and the files it made. It starts in /workspace, where tool results are \
+files (results/…, read-only): read them by path, never copy rows into code.
+There are the standard library and {libraries}; no other packages, no network, no shell, no stdin.
+Word, PowerPoint, Excel and CSV files are re-opened and checked: say that one is ready only if it is in `files` and its check in \
+`documents` is ok. Write ids and numbers of more than 15 digits as text: openpyxl rounds them. Prefer native charts; fonts have \
+only ASCII letters.
+Limits: {seconds} s, {memory} MiB of memory, {file} MiB a file; {output} KiB of what is printed comes back.
+If it fails, `error.summary` says what and where, `error.traceback_path` has all. Mend the script with edit_file, run it by path.\
 """
 
 
 class RunPythonInput(ToolInput):
     """Arguments of run_python."""
 
-    code: Annotated[str | None, Field(description="A new script's source. Give this or `path`.", min_length=1)] = None
+    code: Annotated[
+        str | None,
+        Field(description="A new script's source. It is saved, and its path comes back as script_path.", min_length=1),
+    ] = None
     path: Annotated[
-        str | None, Field(description="A script in the workspace, such as scripts/0003.py. Give this or `code`.")
+        str | None,
+        Field(
+            description="Instead of code: a script in the workspace, such as scripts/0003.py. Never type a script twice."
+        ),
     ] = None
     arguments: Annotated[list[str], Field(description="The script's sys.argv[1:].")] = []
     timeout_seconds: Annotated[
@@ -81,9 +86,12 @@ async def run_python(call: Call, given: RunPythonInput) -> Execution:
             started = time.monotonic()
             documents = await check(execution.files)
     usage = execution.usage.model_copy(update={"check_seconds": round(time.monotonic() - started, 6)})
-    broken = tuple(describe_problem(result) for result in documents if not result.ok)
+    broken = [describe_problem(result) for result in documents if not result.ok]
+    if len(broken) > _MAX_TOLD:
+        broken[_MAX_TOLD:] = [f"{len(broken) - _MAX_TOLD:,} more documents are broken or not checked."]
+    listed = documents[:_MAX_DOCUMENTS]
     return execution.model_copy(
-        update={"documents": documents, "usage": usage, "warnings": (*broken, *execution.warnings)}
+        update={"documents": listed, "usage": usage, "warnings": (*broken, *execution.warnings)}
     )
 
 
@@ -93,7 +101,7 @@ def tool(*, python_version: str, libraries: dict[str, str], limits: Limits) -> T
         name="run_python",
         description=_DESCRIPTION.format(
             python=python_version,
-            libraries=", ".join(f"{name} {version}" for name, version in libraries.items()),
+            libraries=", ".join(f"{name} {libraries[name]}" for name in _NAMED_LIBRARIES if name in libraries),
             output=limits.output_text_bytes // 1024,
             seconds=f"{limits.wall_seconds:g}",
             memory=limits.memory_bytes // MIB,

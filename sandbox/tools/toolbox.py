@@ -20,6 +20,7 @@ from sandbox.errors import (
     Interrupted,
     InvalidArguments,
     JailFailed,
+    LedgerLocked,
     NotFound,
     ServiceFault,
     SpillboxError,
@@ -27,7 +28,7 @@ from sandbox.errors import (
 )
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
-from sandbox.records import Acceptance, LedgerLocked, Record, Records, State
+from sandbox.records import Acceptance, Record, Records, State
 from sandbox.runtimes.base import Runtime, Wrapper
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.streams import OnOutput
@@ -71,12 +72,13 @@ class Toolbox:
 
     def __init__(
         self, *, workspaces: Workspaces, runtime: Runtime, records: Records, libraries: Mapping[str, str],
-        python_version: str, slots: int | None = None, queue_length: int = 128,
+        python_version: str, slots: int | None = None, queue_length: int = 128, guest_root_path: Path | None = None,
     ) -> None:  # fmt: skip
         self.workspaces = workspaces
         self.records = records
         self.queue = Queue(slots=slots or os.cpu_count() or 1, length=queue_length)
         self.limits = workspaces.limits
+        self._guest_root = guest_root_path
         self.runtime: Runtime = Claiming(runtime, records)
         described = run_python.tool(python_version=python_version, libraries=dict(libraries), limits=self.limits)
         self.tools: dict[str, AnyTool] = {tool.name: tool for tool in (described, *files.TOOLS)}
@@ -135,6 +137,11 @@ class Toolbox:
         except ValidationError as fault:
             raise InvalidArguments(_readable(name, fault)) from None
         return tool, given, self.workspaces.open(workspace_id)
+
+    def require_guest_root(self) -> None:
+        """Raises `GuestRootMissing` if it is gone since the start."""
+        if self._guest_root is not None:
+            guest_root.load(self._guest_root)
 
     async def prove(self) -> None:
         """Run a trivial script of our own; raises `JailFailed` where no jail can be made, with the cure."""
@@ -216,6 +223,7 @@ def open_toolbox(
         python_version=root.python_version,
         slots=slots,
         queue_length=queue_length,
+        guest_root_path=root.path,
     )
 
 

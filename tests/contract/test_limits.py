@@ -57,6 +57,10 @@ async def test_usage_is_the_runs_own(run: Run) -> None:
     small = await run("print(1)")
     large = await run("import time\nx = bytearray(b'x') * (100 << 20)\nt = time.process_time()\n"
                       "while time.process_time() - t < 0.3: pass")  # fmt: skip
+    assert large.usage.max_memory_bytes is not None
+    assert small.usage.max_memory_bytes is not None
+    assert large.usage.cpu_seconds is not None
+    assert small.usage.cpu_seconds is not None
     assert large.usage.max_memory_bytes - small.usage.max_memory_bytes > 90 * MIB
     assert large.usage.cpu_seconds > 0.3 > small.usage.cpu_seconds
 

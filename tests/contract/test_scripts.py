@@ -168,6 +168,7 @@ async def test_chained_and_grouped_and_huge_exceptions_stay_short_and_are_kept_w
     assert "line 2" in huge.error.summary
     assert f"Full text: {huge.error.traceback_path}" in huge.error.summary
     assert len(workspace.read_bytes(huge.error.traceback_path or "")) > 100_000
+    assert len(huge.stderr.text) < 200
 
 
 async def test_the_traceback_is_told_once_and_kept_whole(run: Run, workspace: Workspace) -> None:
@@ -322,6 +323,53 @@ async def test_common_mistakes_get_a_hint_that_names_the_cure(run: Run, code: st
     assert cure in (done.error.hint or ""), done.error.summary
 
 
+@pytest.mark.case("R9")
+@pytest.mark.parametrize(
+    ("code", "error"),
+    [
+        ("socket.create_connection(('192.0.2.1', 80), 5)", "OSError"),
+        ("socket.create_connection(('127.0.0.1', 80), 5)", "OSError"),
+        ("socket.create_connection(('169.254.169.254', 80), 5)", "OSError"),
+        ("socket.create_connection(('::1', 80), 5)", "OSError"),
+        ("socket.getaddrinfo('example.com', 80)", "socket.gaierror"),
+    ],
+)
+async def test_every_way_to_the_network_is_refused_and_the_hint_says_why(run: Run, code: str, error: str) -> None:
+    done = await run(f"import socket\n{code}")
+    assert done.error is not None
+    assert done.error.type == error
+    assert done.usage.wall_seconds < 3
+    assert "no network in the sandbox, by design" in (done.error.hint or "")
+
+
+@pytest.mark.case("R9")
+async def test_the_sockets_of_the_host_are_not_there(run: Run) -> None:
+    done = await run(
+        "import os\nprint([p for p in ('/var/run/docker.sock', '/run/docker.sock', '/run/systemd') if os.path.exists(p)])"
+    )
+    assert done.stdout.text == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import pickle, io\npickle.load(io.BytesIO())",
+        "raise ValueError('http status 500')",
+        "{}['https://example.com']",
+    ],
+)
+async def test_a_hint_is_not_given_for_what_only_looks_alike(run: Run, code: str) -> None:
+    done = await run(code)
+    assert done.error is not None
+    assert done.error.hint is None
+
+
+async def test_a_program_that_is_not_there_is_told_as_such(run: Run) -> None:
+    done = await run("import subprocess\nsubprocess.run(['libreoffice'])")
+    assert done.error is not None
+    assert "no other programs" in (done.error.hint or "")
+
+
 @pytest.mark.case("D6")
 async def test_a_slow_word_table_is_stopped_with_the_cure_and_the_cure_is_fast(run: Run) -> None:
     make = "import docx\nt = docx.Document().add_table(400, 7)\n"
@@ -329,5 +377,8 @@ async def test_a_slow_word_table_is_stopped_with_the_cure_and_the_cure_is_fast(r
     assert slow.status is Status.TIMED_OUT
     assert slow.error is not None
     assert "row.cells" in (slow.error.hint or "")
+    other = await run("import time\ntime.sleep(9)", wall_seconds=1)
+    assert other.error is not None
+    assert "row.cells" not in (other.error.hint or "")
     fast = await run(make + "for row in t.rows:\n  for cell in row.cells: cell.text = 'x'")
     assert fast.status is Status.SUCCEEDED

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.errors import Busy, IdReused, NotFound, SetupFailed
-from sandbox.records import Acceptance, LedgerLocked, Records, State
+from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, SetupFailed
+from sandbox.records import Acceptance, Records, State
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from sandbox.guest_root import GuestRoot
 from sandbox.records import Records, State
-from tests.conftest import DATA_FOLDER
+from tests.conftest import DATA_FOLDER, jail_pids
 from tests.surfaces.conftest import serving
 
 FILES = "/v1/workspaces/w/files"
@@ -29,6 +30,7 @@ def test_files_go_in_and_come_out_byte_for_byte(http: httpx.Client) -> None:
     assert got.content == content
     assert got.headers["content-disposition"] == "attachment; filename*=UTF-8''b%20in.bin"
     assert got.headers["x-content-type-options"] == "nosniff"
+    assert http.head(f"{FILES}/data/b in.bin").headers["content-length"] == str(len(content))
     part = http.get(f"{FILES}/data/b in.bin", headers={"Range": "bytes=10-19"})
     assert (part.status_code, part.content) == (206, content[10:20])
     assert http.delete(f"{FILES}/data/b in.bin").json()["change"] == "deleted"
@@ -89,7 +91,11 @@ def test_tools_are_ready_to_hand_to_a_model(http: httpx.Client) -> None:
     described = openai[0]["function"]["description"]
     assert "30 s, 512 MiB" in described
     assert "python-docx 1" in described
-    assert http.get("/docs").status_code == 200
+    page = http.get("/docs").text
+    for address in re.findall(r'(?:src|href)="([^"]+)"', page):
+        assert address.startswith("/docs/assets/"), "a closed network has no CDN"
+        assert http.get(address).status_code == 200
+    assert all(len(tool["function"]["description"]) <= 1024 for tool in openai)  # the most that OpenAI takes
     assert "/v1/workspaces/{workspace}/tools/run_python" in http.get("/openapi.json").json()["paths"]
 
 
@@ -234,6 +240,23 @@ def test_readiness_says_what_is_weaker(http: httpx.Client) -> None:
     assert http.get("/healthz").json() == {"status": "ok"}
 
 
+def test_a_service_whose_guest_root_is_gone_is_not_ready(root: GuestRoot, tmp_path: Path) -> None:
+    (tmp_path / "guest-root").symlink_to(root.path.resolve())
+    with _service(tmp_path) as (_, url):
+        assert httpx.get(f"{url}/readyz").status_code == 200
+        (tmp_path / "guest-root").unlink()
+        assert httpx.get(f"{url}/readyz").json()["code"] == "setup_needed"
+
+
+def test_the_data_folder_is_closed_to_others(root: GuestRoot, tmp_path: Path) -> None:
+    (tmp_path / "guest-root").symlink_to(root.path.resolve())
+    tmp_path.chmod(0o755)
+    with _service(tmp_path) as (_, url):
+        ran = httpx.post(f"{url}/v1/workspaces/w/tools/run_python", json={"code": "print(1)"}).json()
+    assert ran["stdout"]["text"] == "1\n"
+    assert tmp_path.stat().st_mode & 0o777 == 0o700
+
+
 def test_a_key_is_asked_for_everywhere_but_for_health(root: GuestRoot, tmp_path: Path) -> None:
     with serving(root, tmp_path, api_key="secret-key-of-the-test") as url, httpx.Client(base_url=url) as http:
         for path in ("/v1/tools", "/docs", "/openapi.json", "/readyz", FILES, "/v1/workspaces/w/records"):
@@ -255,41 +278,33 @@ def test_a_killed_service_leaves_no_jail_and_its_run_is_recorded_as_interrupted(
     root: GuestRoot, tmp_path: Path
 ) -> None:
     (tmp_path / "guest-root").symlink_to((DATA_FOLDER / "guest-root").resolve())
+    before = jail_pids()
     with _service(tmp_path) as (process, url):
         httpx.put(f"{url}{FILES}/kept.txt", content=b"kept")
-        code = "import time\nprint('begun')\nopen('half.txt', 'w').write('half')\ntime.sleep(3600.125)"
+        code = "import time\nprint('begun')\nopen('half.txt', 'w').write('half')\ntime.sleep(3600)"
         with httpx.stream(
             "POST", f"{url}/v1/workspaces/w/tools/run_python", json={"code": code},
             headers={"Accept": "text/event-stream", "Idempotency-Key": "cut"}, timeout=30,
         ) as answer:  # fmt: skip
             assert "begun" in next(line for line in answer.iter_lines() if line.startswith("data: "))
+            jails = jail_pids() - before
+            assert len(jails) >= 2
             process.send_signal(signal.SIGKILL)
-            process.wait()
+            os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and nobody has noticed yet
     deadline = time.monotonic() + 10
-    while _jails_of(tmp_path) and time.monotonic() < deadline:
+    while jails & jail_pids() and time.monotonic() < deadline:
         time.sleep(0.05)
-    assert _jails_of(tmp_path) == []
+    assert not jails & jail_pids()
     with _service(tmp_path) as (second, url):
         record = httpx.get(f"{url}/v1/workspaces/w/records/cut").json()
         assert record["state"] == State.INTERRUPTED
-        assert record["ended_at"] is not None
+        assert record["ended_at"].endswith("Z")
         assert httpx.get(f"{url}{FILES}/kept.txt").content == b"kept"
         ran = httpx.post(f"{url}/v1/workspaces/w/tools/run_python", json={"code": "import os; print(os.listdir('.'))"})
         assert ran.json()["status"] == "succeeded"
         assert "half.txt" not in ran.json()["stdout"]["text"]
     for pid in (process.pid, second.pid):
         assert list(Path("/sys/fs/cgroup").rglob(f"spillbox-{pid}-*")) == []
-
-
-def _jails_of(folder: Path) -> list[int]:
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if str(folder).encode() in (process / "cmdline").read_bytes():
-                found.append(int(process.name))
-        except OSError:
-            continue
-    return [pid for pid in found if pid != os.getpid()]
 
 
 class _service:
@@ -314,9 +329,10 @@ class _service:
         raise AssertionError((self._folder / "log.txt").read_text())
 
     def __exit__(self, *_: object) -> None:
-        self._process.terminate()
-        self._process.wait()
         self._log.close()
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(timeout=60)
 
 
 def test_records_of_a_living_process_are_not_taken_from_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """One body for every surface: the tools do the same, and refuse the same with the same codes."""
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
@@ -86,6 +87,26 @@ async def test_an_edit_must_fit_exactly_once(call_tool: CallTool) -> None:
     assert never["code"] == "edit_mismatch"
     assert "\\r\\n" in never["detail"]
     assert (await call_tool("read_file", "w", {"path": "a.py"}))["text"] == "x = 1\r\ny = 1\r\n"
+
+
+async def test_the_workspace_itself_may_be_named_in_any_way(call_tool: CallTool) -> None:
+    await call_tool("write_file", "w", {"path": "a/b.txt", "content": ""})
+    for prefix in ("", "/workspace", "/workspace/", ".", "./", "a", "/workspace/a/"):
+        listed = await call_tool("list_files", "w", {"prefix": prefix})
+        assert [file["path"] for file in listed["files"]] == ["a/b.txt"], prefix
+
+
+async def test_an_edit_of_text_that_no_file_can_hold_is_refused(call_tool: CallTool) -> None:
+    await call_tool("write_file", "w", {"path": "a", "content": "x"})
+    edited = await call_tool("edit_file", "w", {"path": "a", "old_text": "x", "new_text": "\ud800"})
+    assert edited["code"] == "invalid_arguments"
+
+
+async def test_many_broken_documents_do_not_make_an_endless_answer(call_tool: CallTool) -> None:
+    ran = await call_tool("run_python", "w", {"code": "for n in range(300): open(f'{n}.docx', 'w').close()"})
+    assert len(ran["warnings"]) < 20
+    assert len(ran["documents"]) == 100
+    assert len(json.dumps(ran)) < 100_000
 
 
 @pytest.mark.case("D7", "D9")

@@ -3,6 +3,7 @@
 import io
 import zipfile
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
@@ -92,7 +93,6 @@ async def test_broken_documents_are_refused_with_the_part(run_once: Run, check: 
         "unwired.xlsx": (_rewritten(book, drop="_rels/.rels"), "names no main document part"),
         "disguised.docx": (book, "is not what a .docx file has"),
         "bomb.xlsx": (_zip({"[Content_Types].xml": b"<!DOCTYPE a [<!ENTITY b 'c'>]><a/>"}), "entity"),
-        "latin.csv": (b"caf\xe9\n", "not UTF-8"),
         "quote.csv": (b'a\n"b"c\n', "record 2 is not valid CSV"),
     }
     flipped = bytearray(book)
@@ -113,6 +113,32 @@ def _zip(parts: dict[str, bytes]) -> bytes:
         for name, data in parts.items():
             archive.writestr(name, data)
     return target.getvalue()
+
+
+async def test_what_is_not_known_to_be_broken_is_not_called_so(check: Check, workspace: Workspace) -> None:
+    workspace.write("latin.csv", b"caf\xe9\n")
+    found = await check("latin.csv")
+    assert found["latin.csv"].ok is None
+    assert "not UTF-8" in (found["latin.csv"].problem or "")
+    assert describe_problem(found["latin.csv"]).startswith("NOT CHECKED: latin.csv")
+
+
+async def test_only_so_many_documents_are_checked_and_the_rest_is_not_called_broken(
+    run_once: Run, check: Check, workspace: Workspace
+) -> None:
+    await run_once("for n in range(60): open(f'{n:02}.csv', 'w').write('a')")
+    found = await check(*(f"{n:02}.csv" for n in range(60)))
+    assert [result.ok for result in found.values()] == [True] * 50 + [None] * 10
+
+
+async def test_a_check_that_can_not_be_made_does_not_lose_the_run(
+    workspace: Workspace, root: GuestRoot, tmp_path: Path
+) -> None:
+    broken = NsjailRuntime(root, nsjail=tmp_path / "none")
+    workspace.write("a.csv", b"a")
+    async with checking(broken, workspace, b"", run_id="r") as check_changes:
+        results = await check_changes([FileChange(path="a.csv", bytes=1, change="created")])
+    assert [(result.ok, "could not be checked" in (result.problem or "")) for result in results] == [(None, True)]
 
 
 async def test_a_document_too_large_to_open_is_told_and_does_not_stop_the_others(
