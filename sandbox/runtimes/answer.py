@@ -8,12 +8,12 @@ import os
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from sandbox import failures
 from sandbox.errors import SpillboxError
 from sandbox.failures import GuestReport, Surroundings
-from sandbox.job import ErrorReport, Execution, FileChange, Job, Limits, Skipped, Status, Stream, Usage
+from sandbox.job import Execution, FileChange, Job, Limits, Skipped, Status, Stream, Usage
 from sandbox.runtimes.session import Outcome
 from sandbox.runtimes.streams import GAP_END, Capture
 from sandbox.workspace import GUEST_PATH, Workspace, name_of
@@ -40,21 +40,20 @@ def answer(
 ) -> Execution:
     """Judge ``outcome``, write what must be kept under ``results/`` and ``errors/``."""
     report = failures.parse_report(outcome.report.get("error.json"))
-    status, exit_code, signal_name = _judge(outcome, report, job.limits)
-    if status is Status.SUCCEEDED:
+    verdict = _judge(outcome, report, job.limits)
+    if verdict.status is Status.SUCCEEDED:
         report = None
     notes = list(warnings)
-    room = _Room(workspace)
-    error = None
-    kept_stderr = None
-    if status is not Status.SUCCEEDED:
-        error = _error(outcome, job, workspace, room, report, status, exit_code, signal_name, libraries)
-        kept_stderr = error.traceback_path
+    room = _Room(workspace, open=job.keeps_outputs)
+    error = kept_stdout = kept_stderr = None
+    if verdict.status is not Status.SUCCEEDED:
+        kept_stderr = room.keep("errors", f"-{job.tool}.txt", _full_text(outcome, job, verdict))
+        hint = _hint(workspace, job, report, verdict, libraries)
+        error = failures.explain(report, otherwise=verdict.reason, traceback_path=kept_stderr, hint=hint)
     elif outcome.stderr.truncated:
-        kept_stderr = workspace.write_own("errors", f"-{job.tool}.stderr.txt", room.within(_chunks(outcome.stderr)))
-    kept_stdout = None
+        kept_stderr = room.keep("errors", f"-{job.tool}.stderr.txt", _chunks(outcome.stderr))
     if outcome.stdout.truncated:
-        kept_stdout = workspace.write_own("results", f"-{job.tool}.stdout.txt", room.within(_chunks(outcome.stdout)))
+        kept_stdout = room.keep("results", f"-{job.tool}.stdout.txt", _chunks(outcome.stdout))
     stdout, stderr = _stream(outcome.stdout, kept_stdout), _stream(outcome.stderr, kept_stderr)
     if report is not None:
         stderr = _without_traceback(stderr, outcome)
@@ -70,9 +69,9 @@ def answer(
         notes.append(f"{len(outcome.skipped):,} of the things that the script left were not kept: see skipped.")
     return Execution(
         id=run_id,
-        status=status,
-        exit_code=exit_code,
-        signal=signal_name,
+        status=verdict.status,
+        exit_code=verdict.exit_code,
+        signal=verdict.signal,
         stdout=stdout,
         stderr=stderr,
         error=error,
@@ -86,13 +85,21 @@ def answer(
 
 
 class _Room:
-    """What ``results/`` and ``errors/`` can still take: output of runs must not fill the host's disk run by run."""
+    """What ``results/`` and ``errors/`` can still take: output of runs must not fill the host's disk run by run.
 
-    def __init__(self, workspace: Workspace) -> None:
+    Closed for programs of ours, which leave nothing in a workspace.
+    """
+
+    def __init__(self, workspace: Workspace, *, open: bool) -> None:
         self._workspace = workspace
+        self._open = open
         self.was_short = False
 
-    def within(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
+    def keep(self, folder: str, name: str, chunks: Iterator[bytes]) -> str | None:
+        """Write a file of them; gives its path."""
+        return self._workspace.write_own(folder, name, self._within(chunks)) if self._open else None
+
+    def _within(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """The chunks as far as they fit; a little always does, so that an error is never without its text."""
         left = max(_ALWAYS_KEPT_BYTES, self._workspace.limits.results_bytes - self._workspace.own_bytes())
         for chunk in chunks:
@@ -118,38 +125,74 @@ def _shown(guest_path: str) -> str:
     return name_of((os.fsencode(guest_path.removeprefix(GUEST_PATH + "/")),))
 
 
-def _judge(outcome: Outcome, report: GuestReport | None, limits: Limits) -> tuple[Status, int | None, str | None]:
+class _Verdict(NamedTuple):
+    """How the run ended, and, for a run without a report of an exception, its type and message."""
+
+    status: Status
+    exit_code: int | None
+    signal: str | None
+    reason: tuple[str, str]
+
+
+def _judge(outcome: Outcome, report: GuestReport | None, limits: Limits) -> _Verdict:
     exit_code = signal_name = None
     if outcome.wait_status is not None:
         if os.WIFSIGNALED(outcome.wait_status):
             signal_name = _name_of_signal(os.WTERMSIG(outcome.wait_status))
         else:
             exit_code = os.WEXITSTATUS(outcome.wait_status)
+    status = _status(outcome, report, limits, exit_code, signal_name)
+    return _Verdict(status, exit_code, signal_name, _reason(outcome, limits, status, exit_code, signal_name))
+
+
+def _status(
+    outcome: Outcome, report: GuestReport | None, limits: Limits, exit_code: int | None, signal_name: str | None
+) -> Status:
     counters = outcome.counters
-    failed = exit_code not in (0, None) and report is not None
     if outcome.stopped is Status.KILLED:
-        status = Status.KILLED
-    elif counters is not None and counters.oom_kills:
-        status = Status.OUT_OF_MEMORY
-    elif counters is not None and counters.refused_forks:
-        status = Status.TOO_MANY_PROCESSES
-    elif outcome.stopped is not None:
-        status = outcome.stopped
-    elif exit_code == 0:
-        status = Status.SUCCEEDED
-    elif failed and report is not None and report.is_memory_error:
-        status = Status.OUT_OF_MEMORY
-    elif exit_code is not None and (outcome.workspace_full or (report is not None and report.is_disk_error)):
-        status = Status.DISK_FULL
-    elif signal_name == "SIGSYS":
-        status = Status.BLOCKED_SYSCALL
-    elif signal_name == "SIGKILL" and (_usage(outcome).cpu_seconds or 0) > limits.cpu_seconds - _CPU_TICK_SECONDS:
-        status = Status.TIMED_OUT  # by the kernel, at the resource limit of one process
-    elif exit_code is None and signal_name in (None, "SIGKILL", "SIGTERM"):
-        status = Status.KILLED
-    else:
-        status = Status.FAILED
-    return status, exit_code, signal_name
+        return Status.KILLED
+    if counters is not None and counters.oom_kills:
+        return Status.OUT_OF_MEMORY
+    if counters is not None and counters.refused_forks:
+        return Status.TOO_MANY_PROCESSES
+    if outcome.stopped is not None:
+        return outcome.stopped
+    if exit_code == 0:
+        return Status.SUCCEEDED
+    if exit_code is not None:
+        if report is not None and report.is_memory_error:
+            return Status.OUT_OF_MEMORY
+        is_full = outcome.workspace_full or (report is not None and report.is_disk_error)
+        return Status.DISK_FULL if is_full else Status.FAILED
+    if signal_name == "SIGSYS":
+        return Status.BLOCKED_SYSCALL
+    if signal_name == "SIGKILL" and (_usage(outcome).cpu_seconds or 0) > limits.cpu_seconds - _CPU_TICK_SECONDS:
+        return Status.TIMED_OUT  # by the kernel, at the resource limit of one process
+    return Status.KILLED if signal_name in (None, "SIGKILL", "SIGTERM") else Status.FAILED
+
+
+def _reason(
+    outcome: Outcome, limits: Limits, status: Status, exit_code: int | None, signal_name: str | None
+) -> tuple[str, str]:
+    """Type and message."""
+    if status is Status.OUT_OF_MEMORY:
+        needed = f"It needed more than {limits.memory_bytes:,} bytes of memory, the limit for one run."
+        return status.value, f"{needed} {outcome.stop_reason}".rstrip()
+    if status is Status.TOO_MANY_PROCESSES:
+        tried = f"It tried to have more than {limits.processes} processes and threads at once."
+        return status.value, f"{tried} {outcome.stop_reason}".rstrip()
+    if outcome.stopped is not None:
+        return status.value, outcome.stop_reason
+    if status is Status.TIMED_OUT:
+        return status.value, f"It used {limits.cpu_seconds} s of processor time, the limit."
+    if signal_name == "SIGSYS":
+        return signal_name, "The script was ended for a system call that the sandbox forbids."
+    if signal_name is not None:
+        meaning = f" ({_SIGNALS[signal_name]})" if signal_name in _SIGNALS else ""
+        return signal_name, f"The script was ended by {signal_name}{meaning}."
+    if exit_code is not None:
+        return "ExitCode", f"The script ended with exit code {exit_code} and no exception."
+    return status.value, "The run was ended from outside."
 
 
 def _name_of_signal(number: int) -> str:
@@ -179,42 +222,18 @@ _HINTS = {
 }
 
 
-def _error(
-    outcome: Outcome, job: Job, workspace: Workspace, room: _Room, report: GuestReport | None, status: Status,
-    exit_code: int | None, signal_name: str | None, libraries: dict[str, str],
-) -> ErrorReport:  # fmt: skip
-    if outcome.stopped is not None or status in (Status.OUT_OF_MEMORY, Status.TOO_MANY_PROCESSES, Status.TIMED_OUT):
-        limits = job.limits
-        said = {
-            Status.TIMED_OUT: ""
-            if outcome.stop_reason
-            else f"It used {limits.cpu_seconds} s of processor time, the limit.",
-            Status.OUT_OF_MEMORY: f"It needed more than {limits.memory_bytes:,} bytes of memory, the limit for one run.",
-            Status.TOO_MANY_PROCESSES: f"It tried to have more than {limits.processes} processes and threads at once.",
-        }
-        reason = " ".join(dict.fromkeys(filter(None, (said.get(status), outcome.stop_reason))))
-        otherwise = (status.value, reason)
-    elif signal_name == "SIGSYS":
-        otherwise = (signal_name, "The script was ended for a system call that the sandbox forbids.")
-    elif signal_name is not None:
-        meaning = f" ({_SIGNALS[signal_name]})" if signal_name in _SIGNALS else ""
-        otherwise = (signal_name, f"The script was ended by {signal_name}{meaning}.")
-    elif exit_code is not None:
-        otherwise = ("ExitCode", f"The script ended with exit code {exit_code} and no exception.")
-    else:
-        otherwise = (status.value, "The run was ended from outside.")
-    hint = None
+def _hint(
+    workspace: Workspace, job: Job, report: GuestReport | None, verdict: _Verdict, libraries: dict[str, str]
+) -> str | None:
+    """What to do next."""
     if report is not None:
         files = [info.path for info in workspace.list_files()]
         hint = failures.hint_for(report, Surroundings(libraries=libraries, files=files))
-    path = None
-    if job.keeps_outputs:  # a program of ours leaves nothing in the workspace
-        text = room.within(_full_text(outcome, job, status, otherwise))
-        path = workspace.write_own("errors", f"-{job.tool}.txt", text)
-    hint = hint or _HINTS.get(status)
-    if status is Status.TIMED_OUT and _mentions_docx(workspace, job):
-        hint = failures.SLOW_TABLE
-    return failures.explain(report, otherwise=otherwise, traceback_path=path, hint=hint)
+        if hint is not None:
+            return hint
+    if verdict.status is Status.TIMED_OUT and _mentions_docx(workspace, job):
+        return failures.SLOW_TABLE
+    return _HINTS.get(verdict.status)
 
 
 def _mentions_docx(workspace: Workspace, job: Job) -> bool:
@@ -223,11 +242,11 @@ def _mentions_docx(workspace: Workspace, job: Job) -> bool:
     return False
 
 
-def _full_text(outcome: Outcome, job: Job, status: Status, otherwise: tuple[str, str]) -> Iterator[bytes]:
+def _full_text(outcome: Outcome, job: Job, verdict: _Verdict) -> Iterator[bytes]:
     """All of stderr; the traceback too, if the script kept it from stderr."""
     script = _shown(job.script_path)
-    why = "" if "error.json" in outcome.report else f": {otherwise[1]}"
-    yield f"{script}: {status.value}{why}\n".encode()
+    why = "" if "error.json" in outcome.report else f": {verdict.reason[1]}"
+    yield f"{script}: {verdict.status.value}{why}\n".encode()
     tail = b""
     for chunk in _chunks(outcome.stderr):
         tail = (tail + chunk)[-2 * _CHUNK_BYTES :]
@@ -253,13 +272,15 @@ def _stream(capture: Capture, path: str | None) -> Stream:
 def _without_traceback(stderr: Stream, outcome: Outcome) -> Stream:
     """The model gets the traceback once, in short, as the error; the whole of it is in the file."""
     traceback = outcome.report.get("traceback.txt", b"").decode("utf-8", "replace")
+    note = f"[traceback left out: see {stderr.path}]\n"
+    if traceback and traceback in stderr.text:
+        return stderr.model_copy(update={"text": note.join(stderr.text.rsplit(traceback, 1)), "truncated": True})
     # What is left of a long stderr may have only the beginning of it, or only the end.
     start = stderr.text.rfind(traceback[:_TRACEBACK_START])
     if start < 0:
         start = stderr.text.rfind(GAP_END) if stderr.truncated else -1
     if not traceback or start < 0:
         return stderr
-    note = f"[traceback left out: see {stderr.path}]\n"
     return stderr.model_copy(update={"text": stderr.text[:start] + note, "truncated": True})
 
 

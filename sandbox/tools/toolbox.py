@@ -215,8 +215,10 @@ def open_toolbox(
     close_to_others(folder)
     records = Records.in_folder(folder)
     records.recover()
+    workspaces = Workspaces(folder / "workspaces", limits=limits)
+    workspaces.sweep()
     return Toolbox(
-        workspaces=Workspaces(folder / "workspaces", limits=limits),
+        workspaces=workspaces,
         runtime=NsjailRuntime(root),
         records=records,
         libraries=root.libraries,

@@ -10,6 +10,7 @@ import re
 import secrets
 import shutil
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -30,6 +31,7 @@ READ_ONLY_FOLDERS = ("results", "errors")
 _READ_ONLY = frozenset(name.encode() for name in READ_ONLY_FOLDERS)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_READ_BYTES = 64 << 20
+_LEFT_OVER_SECONDS = 24 * 3600
 
 
 class FileInfo(NamedTuple):
@@ -56,6 +58,14 @@ class Workspaces:
                 "'-', the first of them a letter or digit."
             )
         return Workspace(self.root / workspace_id, self.limits)
+
+    def sweep(self) -> None:
+        """Remove what a crash left half-written more than a day ago."""
+        oldest = time.time() - _LEFT_OVER_SECONDS
+        for left in (*self.root.glob("*/incoming/*"), *(self.root.parent / "scratch").glob("*")):
+            with suppress(OSError):
+                if left.lstat().st_mtime < oldest:
+                    shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     @contextmanager
     def scratch(self) -> Iterator["Workspace"]:

@@ -261,6 +261,21 @@ def test_hostile_names_do_not_make_an_error_slow(workspace: Workspace) -> None:
     assert time.monotonic() - started < 5  # it was 4 ms a name and more; time is what this is about
 
 
+def test_only_what_a_crash_left_long_ago_is_swept(workspaces: Workspaces) -> None:
+    workspace = workspaces.open("w")
+    workspace.write("a.txt", b"x")
+    old, new = workspace.spool_folder / "old", workspace.spool_folder / "new"
+    scratch = workspaces.root.parent / "scratch" / "old"
+    (scratch / "files").mkdir(parents=True)
+    for left in (old, new):
+        left.write_bytes(b"half")
+    for left in (old, scratch):
+        os.utime(left, (1, 1))
+    workspaces.sweep()
+    assert [left.exists() for left in (old, new, scratch)] == [False, True, False]
+    assert workspace.read_bytes("a.txt") == b"x"
+
+
 def test_scratch_is_gone_afterwards(workspaces: Workspaces) -> None:
     with workspaces.scratch() as workspace:
         workspace.write("a", b"x")
