@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from pydantic import Field, SecretStr
+from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sandbox.job import MIB, Limits
@@ -27,3 +27,14 @@ class Settings(BaseSettings):
     limits: Limits = Field(
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."
     )
+
+    @field_validator("api_key")
+    @classmethod
+    def _can_be_sent(cls, key: SecretStr | None) -> SecretStr | None:
+        """A key travels in a header: printable ASCII, without the line end that a file may add."""
+        if key is None:
+            return None
+        text = key.get_secret_value().strip()
+        if len(text) < 16 or not (text.isascii() and text.isprintable()):
+            raise ValueError("a key is at least 16 printable ASCII characters")
+        return SecretStr(text)

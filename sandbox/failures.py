@@ -35,7 +35,7 @@ class GuestReport(BaseModel):
     function: str
     source_line: str
     errno: int | None
-    name: str
+    name: str = Field(max_length=1000)
     leaf: str | None
     cause: str | None
 

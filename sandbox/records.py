@@ -41,7 +41,7 @@ from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, SetupFailed
 from sandbox.processes import identity_of, lives
 
 _MAX_ARGUMENT_CHARACTERS = 4096
-_BUSY_MILLISECONDS = 20  # writers take turns of a fraction of one; more is for the caller to wait, off the event loop
+_BUSY_MILLISECONDS = 5  # writers take turns of a fraction of one; more is for the caller to wait, off the event loop
 
 
 class State(StrEnum):
@@ -80,7 +80,11 @@ _finish = (
     update(_calls)
     .where(_this_call & (_calls.c.owner == bindparam("of_owner")) & (_calls.c.state == State.ACCEPTED))
     .values(
-        state=State.DONE, status=bindparam("with_status"), answer=bindparam("with_answer"), ended_at=bindparam("at")
+        state=State.DONE,
+        running_in=None,
+        status=bindparam("with_status"),
+        answer=bindparam("with_answer"),
+        ended_at=bindparam("at"),
     )
 )
 _interrupt = update(_calls).where(_this_call).values(state=State.INTERRUPTED, running_in=None, ended_at=bindparam("at"))

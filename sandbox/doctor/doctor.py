@@ -17,7 +17,7 @@ from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
 from sandbox.job import MIB, Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
-from sandbox.runtimes.nsjail import Identities, NsjailRuntime
+from sandbox.runtimes.nsjail import NsjailRuntime, process_identities
 from sandbox.workspace import Workspaces
 
 
@@ -115,7 +115,7 @@ async def examine(
     limits: Sequence[Limit] = LIMITS,
 ) -> AsyncIterator[Finding]:
     """Try everything in ``runtime``, and the controls in jails of the guest root that lack the one wall."""
-    with Identities().one() as identity, targets(identity) as there:
+    with process_identities().one() as identity, targets(identity) as there:
         for attack in attacks:
             yield await _try_attack(attack, there, workspaces, runtime, root)
         yield Finding(

@@ -59,7 +59,7 @@ async def checking(runtime: Runtime, workspace: Workspace, script: bytes, *, run
         whole = _over(job, checked)
         try:
             execution = await run_over(whole)
-        except SpillboxError as fault:  # the run is done, and its answer must not be lost with its check
+        except (SpillboxError, OSError) as fault:  # the run is done, and its answer must not be lost with its check
             return tuple(_results({}, str(fault), checked, paths))
         why = execution.error.message if execution.error else "the check gave no result for it"
         return tuple(_results(_parse(execution, checked), why, checked, paths))

@@ -57,7 +57,7 @@ class NsjailRuntime:
         Both are for tests and for `doctor`: a case that can't fail proves nothing.
         """
         self._cgroups, self.warnings = _find_cgroups(use_cgroups)
-        self._identities = Identities()
+        self._identities = process_identities()
         standing = Walls(
             root=root.path.resolve(),
             with_cgroup=self._cgroups is not None,
@@ -89,9 +89,14 @@ class NsjailRuntime:
     def _start(self, job: Job, identity: Identity, read_only: dict[str, Path]) -> "_Spawned":
         for take in (self._ahead.take, self._ahead.start):
             spawned = take()
-            config = build_config(self._walls, job, identity, control_fd=spawned.jail_fd, read_only=read_only)
-            if spawned.begin(config):
-                return spawned
+            try:
+                config = build_config(self._walls, job, identity, control_fd=spawned.jail_fd, read_only=read_only)
+                if spawned.begin(config):
+                    return spawned
+            except BaseException:
+                spawned.discard()
+                raise
+            spawned.discard()
         raise JailFailed("nsjail ended as soon as it was started. Run `make setup` again.")
 
     def _group_for(self, limits: Limits) -> Callable[[], RunCgroup] | None:
@@ -141,6 +146,12 @@ class Identities:
             yield Identity(self._first + number, self._first + number)
         finally:
             self._free.append(number)
+
+
+@functools.cache
+def process_identities() -> Identities:
+    """Those of this process, whatever number of runtimes it has."""
+    return Identities()
 
 
 @functools.cache
@@ -202,11 +213,11 @@ class _Spawned:
 
     def begin(self, config: str) -> bool:
         """Let it build the jail of this configuration; False if it is dead."""
+        pipe, self._config_fd = self._config_fd, -1
         try:
-            with os.fdopen(self._config_fd, "w") as pipe:
-                pipe.write(config)
+            with os.fdopen(pipe, "w") as writer:
+                writer.write(config)
         except BrokenPipeError:
-            self.discard()
             return False
         return True
 
@@ -216,7 +227,7 @@ class _Spawned:
         self._process.wait()
         self.control.close()
         self._close(self.stdout_fd, self.stderr_fd, self._pidfd, self._log_fd)
-        with suppress(OSError):
+        if self._config_fd >= 0:
             os.close(self._config_fd)
 
     async def gone(self) -> None:

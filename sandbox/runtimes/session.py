@@ -140,14 +140,14 @@ class _Session:
             try:
                 jail = await _ready(self._spawned)
                 self._cleanup.callback(jail.close)
+                self._jail = jail
+                self._stop.pidfd = jail.pidfd
             finally:
                 cgroup, entered = await _uninterrupted(entering)
                 if cgroup is not None:
                     self._cleanup.callback(cgroup.remove)
-            self._stop.pidfd = jail.pidfd
             if final is not None:
                 self._job = await final
-            self._jail = jail
             await _uninterrupted(asyncio.to_thread(self._fill))
             if cgroup is not None and entered != jail.pid:
                 _join(cgroup, jail.pid)
@@ -161,6 +161,8 @@ class _Session:
             raise JailFailed(f"{fault} It said: {said}" if said else str(fault)) from None
         except BaseException:
             self._stop(Status.KILLED, "The call was cancelled.")
+            if self._stop.pidfd is not None:  # its ids may go to another jail only when nothing of this one lives
+                await _uninterrupted(_until_quiet(self._jail, self._stop))
             self._spawned.kill()
             raise
         self._drain()

@@ -5,7 +5,6 @@ import logging
 import os
 import re
 import secrets
-import time
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -40,7 +39,7 @@ from sandbox.workspace import Workspace, Workspaces
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_LEDGER_TRIES = 100  # a tenth of a second apart
+_LEDGER_TRIES, _LEDGER_PAUSE_SECONDS = 100, 0.1
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
@@ -61,7 +60,10 @@ class Claiming(Wrapper):
         try:
             return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
         finally:
-            await in_ledger(self._records.release, workspace.id, run_id)
+            try:
+                await in_ledger(self._records.release, workspace.id, run_id)
+            except (LedgerLocked, SQLAlchemyError):  # `finish` releases too, and an answer must not be lost over it
+                _log.exception("the workspace %s could not be released after a run", workspace.id)
 
 
 class Toolbox:
@@ -186,19 +188,12 @@ class Toolbox:
 
 
 async def in_ledger(work: Callable[..., T], *arguments: Any) -> T:
-    """Do something in the ledger: at once, since it takes less than handing it to a thread, or patiently on one."""
-    try:
-        return work(*arguments)
-    except LedgerLocked:
-        return await asyncio.to_thread(_patiently, work, *arguments)
-
-
-def _patiently(work: Callable[..., T], *arguments: Any) -> T:
+    """Do something in the ledger: at once, since it takes less than handing it to a thread, and again while it is locked."""
     for _ in range(_LEDGER_TRIES):
         try:
             return work(*arguments)
         except LedgerLocked:
-            time.sleep(0.1)
+            await asyncio.sleep(_LEDGER_PAUSE_SECONDS)
     return work(*arguments)
 
 

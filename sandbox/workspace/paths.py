@@ -80,7 +80,8 @@ def near_paths(path: str, candidates: Iterable[str]) -> list[str]:
     """
     names = list(candidates)
     wanted = path.removeprefix(GUEST_PATH + "/")
-    same_name = [n for n in names if n.rsplit("/", 1)[-1] == wanted.rsplit("/", 1)[-1]]
+    last = wanted.rpartition("/")[2]
+    same_name = [n for n in names if n.rpartition("/")[2] == last]
     similar: list[str] = []
     if len(wanted) <= _MAX_COMPARED_CHARACTERS:
         short = [n for n in names if len(n) <= _MAX_COMPARED_CHARACTERS][:_MAX_COMPARED]

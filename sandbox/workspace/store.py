@@ -30,7 +30,7 @@ class Store:
             for name in ("", *self._own_folders):
                 (self.files / name).mkdir(parents=True, exist_ok=True)
                 (self.files / name).chmod(0o755)  # whatever the umask: a guest of another uid reads the mounts
-            self.incoming.mkdir()
+            self.incoming.mkdir(exist_ok=True)
 
     def next_number(self) -> int:
         """A number never given before."""

@@ -40,7 +40,7 @@ def copy_in(
     with Tree.at(store.files) as ours, Tree(guest_fd) as guest:
         try:
             for segments, status in store.entries():
-                if segments[0] in leave_out:
+                if segments[0] in leave_out or _NEVER_KEPT in segments:
                     continue
                 if stat.S_ISDIR(status.st_mode):
                     with acting_as(identity):
@@ -82,14 +82,15 @@ def commit(
     skipped: list[Skipped] = []
     entries = _guest_entries(guest_fd, identity, leave_out, skipped)
     folders = [segments for segments, status in entries if stat.S_ISDIR(status.st_mode)]
-    wanted = _choose(entries, skipped, max_bytes)
+    # What was there before comes first: neither a quota nor a second name of a file may cost an older file its place.
+    by_age = sorted(entries, key=lambda entry: (entry[0] not in manifest.files, entry[0]))
+    wanted = _choose(by_age, skipped, max_bytes)
     # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
     blocked = {segments for segments, _ in wanted if store.is_folder(segments)}
     gone = manifest.folders - set(folders)
     with Tree(guest_fd) as guest:
-        for segments in folders:
-            store.make_folder(segments)
-        changes = [_take(store, guest, identity, entry) for entry in wanted if entry[0] not in blocked]
+        changes = [_replace(store, segments) for segments in folders]
+        changes += [_take(store, guest, identity, entry) for entry in wanted if entry[0] not in blocked]
         changes += [_delete(store, segments) for segments in manifest.files - {segments for segments, _ in wanted}]
         for segments in sorted(gone, reverse=True):
             store.drop_folder(segments)
@@ -183,6 +184,13 @@ def _equals(store: Store, segments: Segments, theirs: int) -> bool:
                 return True
     finally:
         os.close(ours)
+
+
+def _replace(store: Store, segments: Segments) -> FileChange | None:
+    """Make a folder; a file in its place is deleted."""
+    change = _delete(store, segments)
+    store.make_folder(segments)
+    return change
 
 
 def _delete(store: Store, segments: Segments) -> FileChange | None:

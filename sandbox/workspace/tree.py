@@ -4,7 +4,7 @@ import ctypes
 import os
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -129,8 +129,10 @@ def remove_tree(parent: int, name: bytes) -> None:
         os.unlink(name, dir_fd=parent)
         return
     try:
-        for inner in map(os.fsencode, os.listdir(fd)):  # noqa: PTH208  a descriptor
-            remove_tree(fd, inner)
+        while inside := os.listdir(fd):  # noqa: PTH208  a descriptor; until nothing is left: another service may write meanwhile
+            for inner in map(os.fsencode, inside):
+                with suppress(FileNotFoundError):
+                    remove_tree(fd, inner)
     finally:
         os.close(fd)
     os.rmdir(name, dir_fd=parent)

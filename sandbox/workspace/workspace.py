@@ -234,9 +234,12 @@ class Workspace:
             for name in os.listdir(report_fd):
                 with suppress(OSError):
                     fd = os.open(name, OPEN_FILE, dir_fd=report_fd)
-                    with os.fdopen(fd, "rb") as file:
+                    try:
                         if stat.S_ISREG(os.fstat(fd).st_mode):
-                            found[name] = file.read(max_bytes)
+                            with open(fd, "rb", closefd=False) as file:
+                                found[name] = file.read(max_bytes)
+                    finally:
+                        os.close(fd)
         return found
 
     # Inner steps
@@ -245,6 +248,8 @@ class Workspace:
         return len(segments) == 1 and segments[0] in (*_READ_ONLY, b"scripts")
 
     def _require_writable(self, segments: Segments, path: str) -> None:
+        if segments == (b"scripts",):
+            raise ReadOnly("scripts is the folder of the scripts: name a file in it, such as scripts/report.py.")
         if segments[0] in _READ_ONLY:
             raise ReadOnly(
                 f"{path} is read-only: only the service writes under results/ and errors/. Use another folder."

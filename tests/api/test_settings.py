@@ -40,7 +40,14 @@ def test_they_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> 
         Settings()
 
 
-@pytest.mark.parametrize("key", ["", "short"])
+def test_a_key_from_a_file_loses_its_line_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLBOX_API_KEY", "0123456789abcdef\n")
+    key = Settings().api_key
+    assert key is not None
+    assert key.get_secret_value() == "0123456789abcdef"
+
+
+@pytest.mark.parametrize("key", ["", "short", " " * 20, "é" * 20])
 def test_an_empty_or_short_key_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("SPILLBOX_API_KEY", key)
     with pytest.raises(ValidationError):

@@ -13,14 +13,14 @@ from sandbox.doctor.targets import targets as make_targets
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
-from sandbox.runtimes.nsjail import Identities, NsjailRuntime
+from sandbox.runtimes.nsjail import NsjailRuntime, process_identities
 from sandbox.runtimes.nsjail_config import GUEST_UID
 from sandbox.workspace import Workspace, Workspaces
 
 
 @pytest.fixture
 def targets() -> Iterator[Targets]:
-    with Identities().one() as identity:  # the one that the jail will have too
+    with process_identities().one() as identity:  # the one that the jail will have too
         pass
     with make_targets(identity) as made:
         yield made
@@ -161,6 +161,17 @@ async def test_closed_mounts_and_a_hostile_report_lose_nothing(runtime: Runtime,
     assert workspace.read_bytes("kept.txt") == b"kept"
 
 
+@pytest.mark.case("R11")
+async def test_nothing_in_the_report_costs_the_service_a_descriptor(runtime: Runtime, workspace: Workspace) -> None:
+    code = "import os\nfor n in range(6): os.mkdir(f'/run/report/d{n}')"
+    await attack_with(runtime, workspace, code)
+    before = len(list(Path("/proc/self/fd").iterdir()))
+    for _ in range(10):
+        assert (await attack_with(runtime, workspace, code)).status is Status.SUCCEEDED
+    # Each would have cost six; an nsjail that is just being started ahead has a dozen.
+    assert len(list(Path("/proc/self/fd").iterdir())) < before + 30
+
+
 @pytest.mark.case("R13")
 async def test_links_and_devices_are_never_followed(
     runtime: Runtime, workspaces: Workspaces, workspace: Workspace, tmp_path: Path
@@ -225,7 +236,7 @@ async def test_the_guest_is_an_unprivileged_user_of_the_host(runtime: Runtime, w
     job = Job(script_path="/workspace/scripts/attack.py")
     done = await runtime.run(job, workspace, run_id="ids", on_output=look)
     assert done.stdout.text == f"1\n{GUEST_UID}\n"
-    with Identities().one() as identity:
+    with process_identities().one() as identity:
         pass
     if os.geteuid() == 0:
         assert int(seen[0].split()[1]) >= 2_000_000_000

@@ -94,6 +94,14 @@ def test_a_lock_of_another_program_is_told_soon(tmp_path: Path) -> None:
     assert records.get("w", "a").accepted_at.tzinfo is not None
 
 
+def test_a_finished_run_holds_no_workspace(records: Records) -> None:
+    for name in "ab":
+        records.accept(name, "w", "t", {})
+    records.claim("w", "a")
+    records.finish("w", "a", "succeeded", {})
+    records.claim("w", "b")
+
+
 def test_an_answer_is_written_once(records: Records) -> None:
     records.accept("a", "w", "t", {})
     records.finish("w", "a", "first", {})

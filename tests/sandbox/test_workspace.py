@@ -1,6 +1,7 @@
 """Paths, quotas, whole writes, and what is taken from a run's tree."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -67,7 +68,9 @@ def test_a_write_is_whole_or_not_at_all(workspace: Workspace) -> None:
 
 def test_a_file_never_takes_a_folders_place_nor_the_reverse(workspace: Workspace) -> None:
     workspace.write("folder/file", b"x")
-    for path in ("folder", "folder/file/deeper", "scripts"):
+    with pytest.raises(ReadOnly, match="folder of the scripts"):
+        workspace.write("scripts", b"y")
+    for path in ("folder", "folder/file/deeper"):
         with pytest.raises(InvalidPath, match="folder"):
             workspace.write(path, b"y")
     assert workspace.read_bytes("folder/file") == b"x"
@@ -175,8 +178,11 @@ def test_a_file_and_a_folder_may_change_places(workspace: Workspace, guest: Path
     (guest / "was-folder/inner").unlink()
     (guest / "was-folder").rmdir()
     (guest / "was-folder").write_bytes(b"2")
-    workspace.commit(fd, ME, manifest)
+    changes, _ = workspace.commit(fd, ME, manifest)
     os.close(fd)
+    assert {(c.path, c.change) for c in changes} == {
+        ("was-file", "deleted"), ("was-file/now", "created"), ("was-folder/inner", "deleted"), ("was-folder", "created"),
+    }  # fmt: skip
     assert workspace.read_bytes("was-file/now") == b"1"
     assert workspace.read_bytes("was-folder") == b"2"
 
@@ -259,6 +265,49 @@ def test_hostile_names_do_not_make_an_error_slow(workspace: Workspace) -> None:
     near_paths("".join(random.choices("ab", k=199)), names)
     near_paths("".join(random.choices("ab", k=99)), names)
     assert time.monotonic() - started < 5  # it was 4 ms a name and more; time is what this is about
+
+
+def test_a_second_name_never_costs_a_file_its_first(workspace: Workspace, guest: Path) -> None:
+    workspace.write("report.txt", b"precious")
+    fd = _open(guest)
+    manifest = workspace.copy_in(fd, ME)
+    os.link(guest / "report.txt", guest / "backup.txt")
+    changes, skipped = workspace.commit(fd, ME, manifest)
+    os.close(fd)
+    assert (changes, [s.path for s in skipped]) == ([], ["backup.txt"])
+    assert workspace.read_bytes("report.txt") == b"precious"
+
+
+def test_large_neighbours_never_cost_an_older_file_its_place(tmp_path: Path, guest: Path) -> None:
+    workspace = Workspaces(tmp_path, limits=Limits(workspace_bytes=4 << 20, file_bytes=4 << 20)).open("w")
+    workspace.write("z.txt", b"precious")
+    fd = _open(guest)
+    manifest = workspace.copy_in(fd, ME)
+    for number in range(3):
+        with (guest / f"a{number}").open("wb") as file:
+            file.truncate(2 << 20)
+    workspace.commit(fd, ME, manifest)
+    os.close(fd)
+    assert workspace.read_bytes("z.txt") == b"precious"
+    assert workspace.usage()[0] <= 4 << 20
+
+
+def test_an_upload_in_a_folder_of_byte_code_stays(workspace: Workspace, guest: Path) -> None:
+    workspace.write("__pycache__/mine.txt", b"x")
+    fd = _open(guest)
+    manifest = workspace.copy_in(fd, ME)
+    assert not (guest / "__pycache__").exists()
+    workspace.commit(fd, ME, manifest)
+    os.close(fd)
+    assert workspace.read_bytes("__pycache__/mine.txt") == b"x"
+
+
+def test_many_may_use_a_workspace_for_the_first_time_at_once(workspaces: Workspaces) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        for number in range(50):
+            workspace = workspaces.open(f"w{number}")
+            list(pool.map(lambda n, w=workspace: w.write(f"f{n}", b"x"), range(4)))
+            assert len(workspace.list_files()) == 4
 
 
 def test_only_what_a_crash_left_long_ago_is_swept(workspaces: Workspaces) -> None:

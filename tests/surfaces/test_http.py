@@ -54,7 +54,7 @@ def test_any_file_name_is_downloadable_under_its_own_name(http: httpx.Client) ->
 
 
 @pytest.mark.case("R26")
-@pytest.mark.parametrize("name", ["%2e%2e/x", "..%2Fx", "%2Fabs", "a%2F%2Fb", "x/", "n%00l", "n" * 300, "scripts"])
+@pytest.mark.parametrize("name", ["%2e%2e/x", "..%2Fx", "%2Fabs", "a%2F%2Fb", "x/", "n%00l", "n" * 300])
 def test_a_bad_upload_name_is_refused_and_nothing_is_written(http: httpx.Client, tmp_path: Path, name: str) -> None:
     http.put(f"{FILES}/kept", content=b"kept")
     before = sorted(tmp_path.rglob("*"))

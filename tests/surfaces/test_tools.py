@@ -53,7 +53,7 @@ async def test_one_path_names_the_same_file_everywhere(call_tool: CallTool) -> N
         ("write_file", {"path": "a//b", "content": ""}, "invalid_path"),
         ("write_file", {"path": "x/", "content": ""}, "invalid_path"),
         ("write_file", {"path": "n" * 300, "content": ""}, "invalid_path"),
-        ("write_file", {"path": "scripts", "content": ""}, "invalid_path"),
+        ("write_file", {"path": "scripts", "content": ""}, "read_only"),
         ("delete_file", {"path": "nothing"}, "not_found"),
         ("edit_file", {"path": "nothing", "old_text": "a", "new_text": "b"}, "not_found"),
         ("run_python", {"path": "scripts/nothing.py"}, "not_found"),
