@@ -1,8 +1,8 @@
 """Per-run control groups: the kernel's own bounds for memory and processes, and its counters for what a run used.
 
 Version 1 (separate hierarchies) and version 2 (one) behind one small interface. Version 2 follows the kernel's
-Documentation/admin-guide/cgroup-v2.rst; machines of the test farm mount only version 1 with these controllers, so version 2 has
-been run against a folder of plain files only, never against a kernel.
+Documentation/admin-guide/cgroup-v2.rst; the machines that this was built on mount only version 1 with these controllers, so
+version 2 has been run against a folder of plain files only, never against a kernel.
 """
 
 import errno
@@ -161,27 +161,27 @@ class _Version2:
         if missing := [c for c in ("memory", "pids") if c not in available]:
             raise NoCgroups(f"no controller {', '.join(missing)} delegated to {base}")
         self._top = base / _new_name()
-        self._top.mkdir(exist_ok=True)
         try:
-            _write(base / "cgroup.subtree_control", "+memory +pids")
+            (base / "cgroup.subtree_control").write_text("+memory +pids")
         except OSError as fault:
             if fault.errno != errno.EBUSY:
                 raise
             # A group that hands controllers down may hold no process itself, so this one goes a level lower.
             service = base / f"{_PREFIX}service"
             service.mkdir(exist_ok=True)
-            _write(service / "cgroup.procs", str(os.getpid()))
-            _write(base / "cgroup.subtree_control", "+memory +pids")
-        _write(self._top / "cgroup.subtree_control", "+memory +pids")
+            (service / "cgroup.procs").write_text(str(os.getpid()))
+            (base / "cgroup.subtree_control").write_text("+memory +pids")
+        self._top.mkdir(exist_ok=True)
+        (self._top / "cgroup.subtree_control").write_text("+memory +pids")
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> "_Run2":
         folder = self._top / name
         folder.mkdir()
-        _write(folder / "memory.max", str(memory_bytes))
-        _write(folder / "memory.oom.group", "0")
-        _write(folder / "pids.max", str(processes))
+        (folder / "memory.max").write_text(str(memory_bytes))
+        (folder / "memory.oom.group").write_text("0")
+        (folder / "pids.max").write_text(str(processes))
         if (folder / "memory.swap.max").exists():
-            _write(folder / "memory.swap.max", "0")
+            (folder / "memory.swap.max").write_text("0")
         return _Run2(folder)
 
     def reap(self) -> None:
@@ -196,7 +196,7 @@ class _Run2:
         self._folder = folder
 
     def join(self, pid: int) -> None:
-        _write(self._folder / "cgroup.procs", str(pid))
+        (self._folder / "cgroup.procs").write_text(str(pid))
 
     def counters(self) -> Counters:
         peak = self._folder / "memory.peak"  # since Linux 5.19
@@ -209,7 +209,7 @@ class _Run2:
 
     def remove(self) -> None:
         with suppress(OSError):
-            _write(self._folder / "cgroup.kill", "1")  # since Linux 5.14
+            (self._folder / "cgroup.kill").write_text("1")  # since Linux 5.14
         _remove(self._folder)
 
 
@@ -219,10 +219,6 @@ def _field(file: Path, key: str) -> int:
         if name == key:
             return int(value)
     return 0
-
-
-def _write(file: Path, text: str) -> None:
-    file.write_text(text)
 
 
 def _new_name() -> str:

@@ -5,8 +5,9 @@ READY          process 1 hands over its tmpfs folders; no guest code has run yet
 fill           the workspace's files are copied in, process 1 is put into the run's control group
 GO             the script runs; the host reads both pipes, keeps the time and looks at the counters
 DONE or kill   the script has ended by itself, or process 1 is killed, and with it everything in the jail
-gone           the runtime's process has been waited for: nothing of the guest is alive
+quiet          process 1 has ended, and the kernel has ended everything else in the jail before it
 take           changed files are taken into the workspace
+gone           the runtime's own process has been waited for
 """
 
 import asyncio

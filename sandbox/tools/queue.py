@@ -43,8 +43,7 @@ class Queue:
     def _let_in(self) -> Iterator[None]:
         if self._inside >= self._room:
             raise Busy(
-                f"All slots are taken and {self._inside} calls are under way or waiting. Try again in a few seconds.",
-                retry_after_seconds=2,
+                f"All slots are taken and {self._inside} calls are under way or waiting. Try again in a few seconds."
             )
         self._inside += 1
         try:

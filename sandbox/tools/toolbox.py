@@ -124,7 +124,7 @@ class Toolbox:
         elif (workspace.id, call_id) in self._under_way:
             task = self._under_way[workspace.id, call_id]
         else:
-            raise Busy(f"The call {call_id} is being done by another service.", retry_after_seconds=2)
+            raise Busy(f"The call {call_id} is being done by another service.")
         return await asyncio.shield(task)
 
     def check_call(

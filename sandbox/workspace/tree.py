@@ -78,7 +78,7 @@ class Tree:
         """The entry's own status, or None if there is none."""
         try:
             return os.stat(segments[-1], dir_fd=self.parent(segments), follow_symlinks=False)
-        except (FileNotFoundError, NotADirectoryError, OSError):
+        except OSError:
             return None
 
     def walk(self, prepare: Callable[[int, Segments, os.stat_result], bool] | None = None) -> Iterator[Entry]:
