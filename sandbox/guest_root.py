@@ -31,7 +31,7 @@ GUEST_PROGRAMS = PROJECT / "sandbox" / "guest"
 
 PYTHON = "/opt/venv/bin/python"
 PROGRAMS = "/opt/spillbox"
-MOUNT_POINTS = ("workspace", "tmp", "proc", "dev", "dev/shm", "run/report")
+MOUNT_POINTS = ("workspace", "tmp", "proc", "dev", "dev/shm", "run/report", "run/launcher")
 
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _LEFT_OUT = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "_bundled"}
@@ -182,9 +182,10 @@ def _byte_compile(root: Path) -> None:
     command += ["--invalidation-mode", "unchecked-hash", str(root / "usr"), str(root / "opt")]
     # A few files of libraries are templates that no Python can compile; they are not modules, so a failure is no fault.
     subprocess.run(command, capture_output=True, check=False)  # noqa: S603  our own arguments
-    # The program that is started by its path would be compiled at each start.
+    # A program that is started by its path would be compiled at each start.
     programs = root / PROGRAMS[1:]
-    shutil.copy(next((programs / "__pycache__").glob("init.*.pyc")), programs / "init.pyc")
+    for name in ("init", "launcher"):
+        shutil.copy(next((programs / "__pycache__").glob(f"{name}.*.pyc")), programs / f"{name}.pyc")
 
 
 def _installed(site: Path) -> dict[str, str]:

@@ -17,7 +17,8 @@ from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
 from sandbox.job import MIB, Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
-from sandbox.runtimes.nsjail import NsjailRuntime, process_identities
+from sandbox.runtimes.identities import process_identities
+from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.workspace import Workspaces
 
 

@@ -1,27 +1,60 @@
-"""Both ends of the wire between the service and process 1 of a jail: a SOCK_SEQPACKET pair, four messages.
+"""Both ends of the wires into a jail: SOCK_SEQPACKET pairs, so that a message comes whole or not at all.
 
-    jail -> service   READY, with descriptors of the folders /workspace and /run/report    (before any guest code runs)
-    service -> jail   GO: the script's path and its arguments                              (the workspace is filled)
-    jail -> service   DONE: the script's wait status, processor time and memory
+Service and process 1 of a jail, once for each jail:
+
+    jail -> service   BORN                                                      (warm only)
+    service -> jail   FILTER and a seccomp program                              (warm: it is in its control group now)
+    jail -> service   READY, with descriptors of /workspace and /run/report     (no guest code has run)
+    service -> jail   GO: what to run                                           (the workspace is filled)
+    jail -> service   DONE: the script's wait status, processor time, memory    (nothing of the guest lives any more)
     either side closes: the other gives up; process 1 leaves, and the kernel kills everything in the jail
 
-Only process 1 holds the jail's end. The script's process closes it before guest code runs, and process 1 can't be
-traced or read. What the service still reads after GO it treats as hostile: at most one message, of one exact form.
+Process 1 and the script's process, once for each jail:
+
+    script -> first   STANDING                                                  (it has no privilege any more)
+    first -> script   GO, as it came
+
+Service and a launcher:
+
+    launcher -> service   UP and the names of the modules that it has imported
+    service -> launcher   SPAWN and a shape, with descriptors of a jail's wire, stdout and stderr; again and again
+
+Only process 1 holds the jail's end, and only the launcher its own. The script's process closes what it has before guest
+code runs, and it can't trace or read process 1. What the service still reads after GO it treats as hostile: at most one
+message, of one exact form.
 """
 
-READY = b"READY 1"
+BORN, READY, STANDING = b"BORN 1", b"READY 1", b"STANDING 1"
 MAX_MESSAGE_BYTES = 128 * 1024
 
-
-def encode_go(script_path: str, arguments: tuple[str, ...]) -> bytes:
-    """GO as bytes; the strings hold no NUL."""
-    return b"\0".join(text.encode("utf-8", "surrogateescape") for text in (script_path, *arguments))
+_FILTER, _SPAWN, _UP = b"FILTER ", b"SPAWN ", b"UP 1 "
 
 
-def decode_go(message: bytes) -> tuple[str, list[str]]:
-    """The script's path and its arguments."""
-    script_path, *arguments = (part.decode("utf-8", "surrogateescape") for part in message.split(b"\0"))
-    return script_path, arguments
+def encode_filter(program: bytes) -> bytes:
+    """FILTER as bytes; an empty program means none, for controls."""
+    return _FILTER + program
+
+
+def decode_filter(message: bytes) -> bytes:
+    """The program; raises ValueError on anything else."""
+    if not message.startswith(_FILTER):
+        raise ValueError("not a FILTER message")
+    return message.removeprefix(_FILTER)
+
+
+def encode_go(cpu_seconds: int, folder: str, script_path: str, arguments: tuple[str, ...]) -> bytes:
+    """GO as bytes; the strings hold no NUL.
+
+    ``folder`` is the workspace's, under what the launcher has mounted; empty where it is mounted already.
+    """
+    parts = (str(cpu_seconds), folder, script_path, *arguments)
+    return b"\0".join(text.encode("utf-8", "surrogateescape") for text in parts)
+
+
+def decode_go(message: bytes) -> tuple[int, str, str, list[str]]:
+    """The limit of processor time in seconds, the workspace's folder, the script's path and its arguments."""
+    cpu_seconds, folder, script_path, *arguments = (p.decode("utf-8", "surrogateescape") for p in message.split(b"\0"))
+    return int(cpu_seconds), folder, script_path, arguments
 
 
 def encode_done(wait_status: int, cpu_seconds: float, max_memory_bytes: int) -> bytes:
@@ -38,3 +71,32 @@ def decode_done(message: bytes) -> tuple[int, float, int]:
     if wait_status > 0xFFFF:
         raise ValueError("not a wait status")
     return wait_status, cpu_microseconds / 1_000_000, max_memory_bytes
+
+
+def encode_up(modules: list[str]) -> bytes:
+    """UP as bytes, with the names of top-level modules."""
+    return _UP + " ".join(modules).encode()
+
+
+def decode_up(message: bytes) -> list[str]:
+    """The names; raises ValueError on anything else than UP."""
+    if not message.startswith(_UP):
+        raise ValueError("not an UP message")
+    return message.removeprefix(_UP).decode().split()
+
+
+def encode_spawn(shape: dict[str, object]) -> bytes:
+    """SPAWN as bytes; see `sandbox.runtimes.policy` for what is in a shape."""
+    import json
+
+    return _SPAWN + json.dumps(shape).encode()
+
+
+def decode_spawn(message: bytes) -> dict[str, object]:
+    """The shape of the jail; raises ValueError on anything else than SPAWN."""
+    import json
+
+    if not message.startswith(_SPAWN):
+        raise ValueError("not a SPAWN message")
+    shape: dict[str, object] = json.loads(message.removeprefix(_SPAWN))
+    return shape

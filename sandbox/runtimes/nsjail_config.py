@@ -1,6 +1,7 @@
-"""The configuration of one jail, as the text that nsjail reads (its config.proto): the reviewed file, and what differs."""
+"""The configurations of jails, as the text that nsjail reads (its config.proto): a reviewed file, and what differs."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -8,41 +9,28 @@ from pathlib import Path
 from sandbox import guest_root
 from sandbox.guest_root import IMAGE
 from sandbox.job import MIB, Job
-from sandbox.runtimes import seccomp
-from sandbox.workspace import GUEST_PATH, READ_ONLY_FOLDERS, Identity
+from sandbox.runtimes import policy, seccomp
+from sandbox.workspace import GUEST_PATH, Identity
 
 CONFIG_FILE = IMAGE / "nsjail.cfg"
-GUEST_UID = 1000
+LAUNCHER_CONFIG_FILE = IMAGE / "launcher.cfg"
 _SECOND_CLOCK_SECONDS = 60
-
-ENVIRONMENT = {
-    "PATH": "/opt/venv/bin",
-    "HOME": "/tmp",  # noqa: S108  the jail's own
-    "TMPDIR": "/tmp",  # noqa: S108  the jail's own
-    "LANG": "C.UTF-8",
-    "LC_ALL": "C.UTF-8",
-    "TZ": "UTC",
-    "PYTHONUTF8": "1",
-    "PYTHONIOENCODING": "utf-8:backslashreplace",
-    "PYTHONUNBUFFERED": "1",
-    "PYTHONDONTWRITEBYTECODE": "1",
-    "PYTHONNOUSERSITE": "1",
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-}
-"""All that a guest sees of an environment."""
+_IN_MIB = ("as", "core", "fsize", "memlock", "stack")
+"""The limits that nsjail takes in MiB."""
 
 
 @dataclass(frozen=True)
 class Walls:
-    """What the configuration of a jail is made from, besides its job and its ids."""
+    """What jails are made from, besides the job and the ids."""
 
     root: Path
     with_cgroup: bool
-    root_is_known: bool
+    root_is_known: bool = False
     config_file: Path = CONFIG_FILE
-    environment: dict[str, str] = field(default_factory=lambda: dict(ENVIRONMENT))
-    seccomp: str = field(default_factory=seccomp.kafel)
+    environment: dict[str, str] = field(default_factory=lambda: dict(policy.ENVIRONMENT))
+    seccomp: bytes = field(default_factory=seccomp.program)
+    namespaces: tuple[str, ...] = tuple(policy.NAMESPACES)
+    """That a launcher gives to each jail; those of a cold one stand in its file."""
 
     @cached_property
     def reviewed(self) -> str:
@@ -53,54 +41,65 @@ class Walls:
 def build_config(walls: Walls, job: Job, identity: Identity, *, control_fd: int, read_only: dict[str, Path]) -> str:
     """The configuration of one jail. Pure; nothing that a guest chose is in it: its script travels by the wire."""
     limits = job.limits
-    # Some inodes are not the guest's: the root of the tmpfs and the places for the mounts.
-    inodes = limits.workspace_files + 1 + len(READ_ONLY_FOLDERS)
-    tmp = f"size={limits.tmp_bytes},nr_inodes={limits.workspace_files},mode=1777"
-    lines = [
-        f"mount {{ src: {_quoted(walls.root)} dst: '/' is_bind: true }}",
-        walls.reviewed,
-        f"pass_fd: {control_fd}",
-        *_ids(GUEST_UID, identity.uid, identity.gid),
-    ]
+    lines = [*_common(walls), f"pass_fd: {control_fd}", *_ids(policy.GUEST_UID, identity.uid, identity.gid)]
     if walls.root_is_known:
         # The jail is built with the guest's ids and capabilities that count only for owners known in its user namespace.
         # With root known there, it can pass through the service's own folders, such as /root, to what it mounts.
         # The guest itself gets neither root's id nor a capability.
         lines += _ids(0, 0, 0)
-    lines += [
-        f"time_limit: {math.ceil(limits.wall_seconds) + _SECOND_CLOCK_SECONDS}",
-        _tmpfs(GUEST_PATH, f"size={limits.workspace_bytes},nr_inodes={inodes},mode=0755"),
-        _tmpfs("/tmp", tmp),  # noqa: S108  the jail's own
-        _tmpfs("/dev/shm", tmp),  # noqa: S108  the jail's own
-    ]
-    for name, folder in read_only.items():
-        lines.append(f"mount {{ src: {_quoted(folder)} dst: '{GUEST_PATH}/{name}' is_bind: true }}")
-    lines += _limit("fsize", limits.file_bytes // MIB) + _limit("cpu", limits.cpu_seconds)
-    # Control groups count all processes of a run together. Without them, each process is bounded by itself, and the
-    # kernel counts the processes of the jail's user in the jail's user namespace, process 1 included.
-    lines += _limit("as", None if walls.with_cgroup else limits.memory_bytes // MIB)
-    lines += _limit("nproc", None if walls.with_cgroup else limits.processes + 1)
-    lines.append(f"seccomp_string: {_quoted(walls.seccomp)}")
-    lines += [f"envar: {_quoted(f'{name}={value}')}" for name, value in walls.environment.items()]
-    arguments = ("-S", f"{guest_root.PROGRAMS}/init.pyc", str(control_fd), *job.preload)
-    lines.append(f"exec_bin {{ path: '{guest_root.PYTHON}' {' '.join(f'arg: {_quoted(a)}' for a in arguments)} }}")
+    lines.append(f"time_limit: {math.ceil(limits.wall_seconds) + _SECOND_CLOCK_SECONDS}")
+    for mount in policy.tmpfs_mounts(limits):
+        noexec = "" if mount.executable else " noexec: true"
+        lines.append(
+            f"mount {{ dst: '{mount.place}' fstype: 'tmpfs' options: '{mount.options}' rw: true nosuid: true nodev: true{noexec} }}"
+        )
+    lines += [_bind(folder, f"{GUEST_PATH}/{name}") for name, folder in read_only.items()]
+    values = policy.resource_limits(limits, with_cgroup=walls.with_cgroup, own_processes=1)
+    for name in ("as", "nproc", "cpu"):
+        if name not in values:
+            lines.append(f"rlimit_{name}_type: HARD")  # the caller's own
+    for name, value in values.items():
+        lines += [f"rlimit_{name}: {value // MIB if name in _IN_MIB else value}", f"rlimit_{name}_type: VALUE"]
+    lines.append(_program("init", str(control_fd), *job.preload))
     return "\n".join(lines) + "\n"
 
 
-def _ids(inside: int, uid: int, gid: int) -> list[str]:
+def build_launcher_config(
+    walls: Walls, workspaces: Path, *, link_fd: int, own_ids: Identity, guest_ids: Iterable[tuple[int, int, int]]
+) -> str:
+    """The configuration of the jail around a launcher; ``guest_ids``: inside, outside, count of each range."""
+    lines = [
+        *_common(walls),
+        f"pass_fd: {link_fd}",
+        *_ids(0, own_ids.uid, own_ids.gid),
+        *(line for inside, outside, count in guest_ids for line in _ids(inside, outside, outside, count)),
+        _bind(workspaces, "/run/launcher/workspaces"),
+        _program("launcher", str(link_fd)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _common(walls: Walls) -> list[str]:
+    return [
+        f"mount {{ src: {_quoted(walls.root)} dst: '/' is_bind: true }}",
+        f"hostname: '{policy.HOSTNAME}'",
+        walls.reviewed,
+        *(f"envar: {_quoted(f'{name}={value}')}" for name, value in walls.environment.items()),
+    ]
+
+
+def _program(name: str, *arguments: str) -> str:
+    words = ("-S", f"{guest_root.PROGRAMS}/{name}.pyc", *arguments)
+    return f"exec_bin {{ path: '{guest_root.PYTHON}' {' '.join(f'arg: {_quoted(word)}' for word in words)} }}"
+
+
+def _ids(inside: int, uid: int, gid: int, count: int = 1) -> list[str]:
     pairs = (("uidmap", uid), ("gidmap", gid))
-    return [f"{kind} {{ inside_id: '{inside}' outside_id: '{outside}' count: 1 }}" for kind, outside in pairs]
+    return [f"{kind} {{ inside_id: '{inside}' outside_id: '{outside}' count: {count} }}" for kind, outside in pairs]
 
 
-def _tmpfs(place: str, options: str) -> str:
-    return f"mount {{ dst: '{place}' fstype: 'tmpfs' options: '{options}' rw: true nosuid: true nodev: true }}"
-
-
-def _limit(name: str, value: int | None) -> list[str]:
-    """A resource limit, or the caller's own hard limit for None."""
-    if value is None:
-        return [f"rlimit_{name}_type: HARD"]
-    return [f"rlimit_{name}: {value}", f"rlimit_{name}_type: VALUE"]
+def _bind(source: Path, place: str) -> str:
+    return f"mount {{ src: {_quoted(source)} dst: '{place}' is_bind: true }}"
 
 
 @lru_cache(maxsize=256)

@@ -1,46 +1,105 @@
-"""The seccomp filter of `images/runtime/seccomp.toml`, in the language of the jail that loads it."""
+"""The seccomp filter of `images/runtime/seccomp.toml`, as the program that the kernel runs for each system call.
+
+The format is that of linux/filter.h and linux/seccomp.h: instructions of 8 bytes over a `struct seccomp_data`. Every rule is
+"if the call is this one, answer so"; a call that no rule names gets ENOSYS. The kernel remembers which calls are always
+allowed, so the length of the list costs them nothing.
+"""
 
 import errno
 import platform
+import struct
+import sys
 import tomllib
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from system_calls import NoSuchSystemCall, NotSupportedSystemCall, syscalls
 
 from sandbox.guest_root import IMAGE
 
 POLICY_FILE = IMAGE / "seccomp.toml"
 
-# Where Kafel calls a system call by the name of its kernel function.
-_KAFEL_NAMES = {
-    "fstat": "newfstat", "lstat": "newlstat", "stat": "newstat",
-    "sendfile": "sendfile64", "umount2": "umount", "uname": "newuname",
-}  # fmt: skip
+NO_FILTER = b""
+"""A program for controls: nothing is filtered."""
+
+ALLOW, ERRNO, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
+
+# machine: the name that the table of numbers has for it, and AUDIT_ARCH_… of linux/audit.h (the second is untested).
+_MACHINES = {"x86_64": ("x86_64", 0xC000003E), "aarch64": ("arm64", 0xC00000B7)}
+
+_LOAD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06
+_NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 
 
 @cache
-def kafel(machine: str = platform.machine(), policy_file: Path = POLICY_FILE) -> str:
-    """The policy as Kafel text, which nsjail compiles. Known machines are ``x86_64`` and ``aarch64`` (the second untested)."""
+def program(machine: str = platform.machine(), policy_file: Path = POLICY_FILE) -> bytes:
+    """The policy as a program. Known machines are ``x86_64`` and ``aarch64``.
+
+    Raises ValueError for a call in the policy that the table of numbers does not know on any machine.
+    """
     policy = tomllib.loads(policy_file.read_text())
+    architecture = _MACHINES[machine][1]
+    code = [*_load(_ARCHITECTURE), *_unless_equal(architecture, KILL_PROCESS), *_load(_NUMBER)]
+    for action, names in _plain_rules(policy, machine):
+        for name in names:
+            code += _if_equal(_number(name, machine), action)
     flags = policy["clone"]["forbidden_flags"]
-    allowed = _names(*policy["allow"], *policy.get(f"allow_{machine}", ()), f"clone(a) {{ (a & {flags:#x}) == 0 }}")
-    killed = _names(*policy["kill"], *policy.get(f"kill_{machine}", ()), f"clone(a) {{ (a & {flags:#x}) != 0 }}")
-    refused = [f"ERRNO({_number(name)}) {{ {', '.join(_names(*calls))} }}" for name, calls in policy["errors"].items()]
+    code += _by_argument(_number("clone", machine), 0, [(_JUMP_IF_SET, flags, KILL_PROCESS)], otherwise=ALLOW)
     for rule in policy["argument"]:
-        parameters = ", ".join("abcdef"[: rule["index"] + 1])
-        name = parameters[-1]
-        fits = " || ".join(f"{name} == {value:#x}" for value in rule["allow"])
-        fails = " && ".join(f"{name} != {value:#x}" for value in rule["allow"])
-        for call in rule["calls"]:
-            allowed.append(f"{call}({parameters}) {{ {fits} }}")
-            refused.append(f"ERRNO({_number(rule['error'])}) {{ {call}({parameters}) {{ {fails} }} }}")
-    actions = [f"ALLOW {{ {', '.join(allowed)} }}", f"KILL_PROCESS {{ {', '.join(killed)} }}", *refused]
-    return f"POLICY guest {{ {', '.join(actions)} }} USE guest DEFAULT ERRNO({errno.ENOSYS})"
+        fits = [(_JUMP_IF_EQUAL, value, ALLOW) for value in rule["allow"]]
+        for name in rule["calls"]:
+            code += _by_argument(_number(name, machine), rule["index"], fits, otherwise=_error(rule["error"]))
+    code += _return(_error("ENOSYS"))
+    return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
 
 
-def _names(*calls: str) -> list[str]:
-    return [_KAFEL_NAMES.get(call, call) for call in calls]
+_Code = list[tuple[int, int, int, int]]
 
 
-def _number(name: str) -> int:
+def _plain_rules(policy: dict[str, Any], machine: str) -> Iterator[tuple[int, list[str]]]:
+    """Actions, and the calls that they are the answer to whatever their arguments are."""
+    yield ALLOW, [*policy["allow"], *policy.get(f"allow_{machine}", ())]
+    yield KILL_PROCESS, [*policy["kill"], *policy.get(f"kill_{machine}", ())]
+    for name, calls in policy["errors"].items():
+        yield _error(name), calls
+
+
+def _number(name: str, machine: str) -> int:
+    try:
+        number: int = syscalls().get(name, _MACHINES[machine][0])
+    except (NoSuchSystemCall, NotSupportedSystemCall):
+        raise ValueError(f"{POLICY_FILE.name}: there is no system call {name} on {machine}") from None
+    return number
+
+
+def _error(name: str) -> int:
     value: int = getattr(errno, name)
-    return value
+    return ERRNO | value
+
+
+def _load(offset: int) -> _Code:
+    return [(_LOAD, 0, 0, offset)]
+
+
+def _return(action: int) -> _Code:
+    return [(_RETURN, 0, 0, action)]
+
+
+def _if_equal(value: int, action: int) -> _Code:
+    return [(_JUMP_IF_EQUAL, 0, 1, value), *_return(action)]
+
+
+def _unless_equal(value: int, action: int) -> _Code:
+    return [(_JUMP_IF_EQUAL, 1, 0, value), *_return(action)]
+
+
+def _by_argument(number: int, index: int, tests: list[tuple[int, int, int]], *, otherwise: int) -> _Code:
+    """The answer to one call by an argument's lower 32 bits, which is all that the kernel looks at in those of the policy."""
+    low = _ARGUMENTS + 8 * index + (0 if sys.byteorder == "little" else 4)
+    body = _load(low)
+    for jump, value, action in tests:
+        body += [(jump, 0, 1, value), *_return(action)]
+    body += _return(otherwise)
+    return [(_JUMP_IF_EQUAL, 0, len(body), number), *body]

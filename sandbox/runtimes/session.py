@@ -1,62 +1,32 @@
-"""One run, from the jail's READY to the changes taken: the part that every runtime with a process 1 of ours shares.
+"""One run in a jail that stands: the part that every runtime with a process 1 of ours shares.
 
-spawn          the runtime starts process 1 in fresh namespaces, with the wire and two output pipes
-READY          process 1 hands over its tmpfs folders; no guest code has run yet
-fill           the workspace's files are copied in, process 1 is put into the run's control group
+fill           the workspace's files are copied in
 GO             the script runs; the host reads both pipes, keeps the time and looks at the counters
-DONE or kill   the script has ended by itself, or process 1 is killed, and with it everything in the jail
-quiet          process 1 has ended, and the kernel has ended everything else in the jail before it
-take           changed files are taken into the workspace
-gone           the runtime's own process has been waited for
+DONE or kill   the script has ended by itself, and process 1 has ended all else in the jail; or process 1 is killed, and the
+               kernel ends everything in the jail before it
+take           nothing of the guest lives, so its tree is still: changed files are taken into the workspace
 """
 
 import asyncio
 import os
-import signal
-import socket
-import struct
 import time
 from collections.abc import Awaitable, Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
-from sandbox.errors import JailFailed
 from sandbox.guest import wire
 from sandbox.job import Execution, FileChange, Job, Skipped, Status
 from sandbox.runtimes.cgroups import Counters, RunCgroup
+from sandbox.runtimes.jail import Jail, JailLost
 from sandbox.runtimes.process_tree import proportional_memory_bytes
 from sandbox.runtimes.streams import Capture, OnOutput, Reader, readable
-from sandbox.workspace import Identity, Workspace
+from sandbox.workspace import Manifest, Workspace
 
 T = TypeVar("T")
 
-_START_SECONDS = 20
-_GONE_SECONDS = 10
 _LOOK_SECONDS = 0.1
-_EARLY_LOOKS = 50
 _MAX_REPORT_BYTES = 1 << 20
-_MAX_SAID_CHARACTERS = 500
-
-
-class Spawned(Protocol):
-    """What a runtime started: the service's ends of the wire and of the pipes, and the outer process."""
-
-    control: socket.socket
-    stdout_fd: int
-    stderr_fd: int
-    outer_pid: int
-    """The parent of process 1."""
-
-    async def gone(self) -> None:
-        """Wait for the outer process, and let go of it."""
-
-    def kill(self) -> None:
-        """Kill the outer process."""
-
-    def log(self) -> str:
-        """What the jail itself, not the guest, had to say."""
 
 
 @dataclass
@@ -84,108 +54,107 @@ class Outcome:
         self.stderr.close()
 
 
-async def run_session(
-    spawn: Callable[[], Spawned],
-    judge: Callable[[Outcome], Execution],
-    job: Job,
-    workspace: Workspace,
-    *,
-    identity: Identity,
-    make_cgroup: Callable[[], RunCgroup] | None,
-    on_output: OnOutput | None,
-    final: Awaitable[Job] | None = None,
-) -> Execution:
-    """Run ``job`` and give what ``judge`` makes of the facts. Where ``make_cgroup`` is None, memory is watched from outside."""
-    kept = {"text_bytes": job.limits.output_text_bytes, "disk_bytes": job.limits.output_disk_bytes}
-    outcome = Outcome(
-        stdout=Capture("stdout", folder=workspace.spool_folder, **kept),
-        stderr=Capture("stderr", folder=workspace.spool_folder, **kept),
-    )
-    with ExitStack() as cleanup:
-        cleanup.callback(outcome.close)
-        spawned = spawn()
-        try:
-            session = _Session(spawned, job, workspace, outcome, identity, on_output, cleanup)
-            await session.go_through(make_cgroup, final)
-            return await _uninterrupted(asyncio.to_thread(session.take, judge))
-        finally:
-            await _uninterrupted(spawned.gone())
+class Session:
+    """The steps of one run; each is called once, in this order. What raises before GO leaves the run not begun."""
 
-
-class _Session:
-    """The steps between the start of a jail and the answer. ``cleanup`` undoes them, last first."""
-
-    def __init__(
-        self, spawned: Spawned, job: Job, workspace: Workspace, outcome: Outcome, identity: Identity,
-        on_output: OnOutput | None, cleanup: ExitStack,
-    ) -> None:  # fmt: skip
-        self._spawned = spawned
+    def __init__(self, jail: Jail, job: Job, workspace: Workspace, *, folder: str = "") -> None:
+        """``folder``: the workspace's, under what a launcher has mounted; empty if the jail has the workspace's mounts."""
+        self._jail = jail
+        self._folder = folder
         self._job = job
         self._workspace = workspace
-        self._outcome = outcome
-        self._identity = identity
-        self._cleanup = cleanup
-        self._stop = _Stop(spawned, outcome)
-        cleanup.callback(spawned.control.close)
-        self._readers = [
+        self._manifest = Manifest()
+
+    def fill(self) -> Manifest:
+        """Copy the workspace's files in. Blocks."""
+        self._manifest = self._workspace.copy_in(self._jail.workspace_fd, self._jail.identity, only=self._job.inputs)
+        return self._manifest
+
+    async def go(self, judge: Callable[[Outcome], Execution], *, on_output: OnOutput | None) -> Execution:
+        """Let the script run to its end, and give what ``judge`` makes of the facts.
+
+        Raises `JailLost` if the jail ended before it could be told to go. If it raises, the jail has been killed.
+        """
+        limits = self._job.limits
+        kept = {"text_bytes": limits.output_text_bytes, "disk_bytes": limits.output_disk_bytes}
+        outcome = self._outcome = Outcome(
+            stdout=Capture("stdout", folder=self._workspace.spool_folder, **kept),
+            stderr=Capture("stderr", folder=self._workspace.spool_folder, **kept),
+        )
+        channels = self._jail.channels
+        readers = [
             Reader(fd, capture, on_output=on_output, on_limit=self._over_output_limit)
-            for fd, capture in ((spawned.stdout_fd, outcome.stdout), (spawned.stderr_fd, outcome.stderr))
+            for fd, capture in ((channels.stdout_fd, outcome.stdout), (channels.stderr_fd, outcome.stderr))
         ]
-        for reader in self._readers:
-            cleanup.callback(reader.close)
-
-    async def go_through(self, make_cgroup: Callable[[], RunCgroup] | None, final: Awaitable[Job] | None) -> None:
-        """From READY until the jail is quiet. If it raises, the jail has been killed."""
         try:
-            entering = asyncio.ensure_future(asyncio.to_thread(_enter_group, self._spawned.outer_pid, make_cgroup))
-            try:
-                jail = await _ready(self._spawned)
-                self._cleanup.callback(jail.close)
-                self._jail = jail
-                self._stop.pidfd = jail.pidfd
-            finally:
-                cgroup, entered = await _uninterrupted(entering)
-                if cgroup is not None:
-                    self._cleanup.callback(cgroup.remove)
-            if final is not None:
-                self._job = await final
-            await _uninterrupted(asyncio.to_thread(self._fill))
-            if cgroup is not None and entered != jail.pid:
-                _join(cgroup, jail.pid)
-            await _let_run(self._spawned, jail, self._job, self._outcome, self._stop, cgroup)
-            await _until_quiet(jail, self._stop)
-        except JailFailed as fault:
-            self._spawned.kill()
-            await self._spawned.gone()
-            self._drain()
-            said = self._outcome.stderr.text()[:_MAX_SAID_CHARACTERS]  # by the interpreter: no guest code has run
-            raise JailFailed(f"{fault} It said: {said}" if said else str(fault)) from None
+            await self._let_run()
+            for reader in readers:
+                reader.drain()
+            return await uninterrupted(asyncio.to_thread(self._take, judge))
         except BaseException:
-            self._stop(Status.KILLED, "The call was cancelled.")
-            if self._stop.pidfd is not None:  # its ids may go to another jail only when nothing of this one lives
-                await _uninterrupted(_until_quiet(self._jail, self._stop))
-            self._spawned.kill()
+            self._jail.kill()
+            await uninterrupted(readable(self._jail.pidfd))  # nothing of a cancelled run goes on
             raise
-        self._drain()
-        if cgroup is not None:
-            self._outcome.counters = cgroup.counters()
+        finally:
+            for reader in readers:
+                reader.stop()
+            outcome.close()
 
-    def _drain(self) -> None:
-        for reader in self._readers:
-            reader.drain()
+    async def _let_run(self) -> None:
+        """GO, and then until DONE, the end of the jail, or the time; at its end nothing of the guest lives."""
+        job, outcome, control = self._job, self._outcome, self._jail.channels.control
+        started = time.monotonic()
+        try:
+            control.send(wire.encode_go(job.limits.cpu_seconds, self._folder, job.script_path, job.arguments))
+        except OSError as fault:
+            raise JailLost(f"The jail ended before its script could start ({fault.strerror}). Try again.") from None
+        watching = asyncio.ensure_future(self._watch(self._jail.cgroup))
+        try:
+            async with asyncio.timeout(job.limits.wall_seconds):
+                await readable(control.fileno())
+            outcome.wall_seconds = time.monotonic() - started
+            if done := control.recv(256):
+                outcome.wait_status, outcome.cpu_seconds, outcome.max_memory_bytes = wire.decode_done(done)
+        except TimeoutError:
+            outcome.wall_seconds = time.monotonic() - started
+            self._stop(Status.TIMED_OUT, f"It was stopped after {job.limits.wall_seconds:g} s, the limit for one run.")
+        except (ConnectionError, ValueError):
+            self._stop(Status.KILLED, "The jail's first process did not keep to its protocol.")
+        finally:
+            watching.cancel()
+        if outcome.wait_status is None:
+            self._jail.kill()
+            await readable(self._jail.pidfd)  # the kernel lets process 1 end only after all others of its jail
+        if self._jail.cgroup is not None:
+            outcome.counters = self._jail.cgroup.counters()
 
-    def take(self, judge: Callable[[Outcome], Execution]) -> Execution:
-        """Take what the run left, and judge it."""
-        outcome, jail = self._outcome, self._jail
-        space = os.fstatvfs(jail.workspace_fd)
-        outcome.workspace_full = space.f_bavail == 0 or space.f_ffree == 0
-        outcome.report = self._workspace.read_report(jail.report_fd, self._identity, max_bytes=_MAX_REPORT_BYTES)
-        if self._job.keeps_outputs:
-            outcome.changes, outcome.skipped = self._workspace.commit(jail.workspace_fd, self._identity, self._manifest)
-        return judge(outcome)
+    async def _watch(self, cgroup: RunCgroup | None) -> None:
+        """Stop a run over its processor time, or over its memory: at once, and not only when its main process notices."""
+        limits = self._job.limits
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            if cgroup is None:
+                used_bytes = await asyncio.to_thread(proportional_memory_bytes, self._jail.pid)
+                if used_bytes > limits.memory_bytes:
+                    self._stop(Status.OUT_OF_MEMORY, f"Its processes together used {used_bytes:,} bytes of memory.")
+                continue
+            try:
+                counters = cgroup.counters()
+            except OSError:  # the run is ending, and its group with it
+                continue
+            if counters.cpu_seconds > limits.cpu_seconds:
+                self._stop(
+                    Status.TIMED_OUT, f"It was stopped after {limits.cpu_seconds} s of processor time, the limit."
+                )
+            if counters.oom_kills:
+                await asyncio.sleep(_LOOK_SECONDS)  # the main process may be ending by itself
+                self._stop(Status.OUT_OF_MEMORY, "One of its processes was killed at the memory limit.")
 
-    def _fill(self) -> None:
-        self._manifest = self._workspace.copy_in(self._jail.workspace_fd, self._identity, only=self._job.inputs)
+    def _stop(self, status: Status, reason: str) -> None:
+        """Kill the jail, and note the first reason."""
+        if self._outcome.stopped is None and self._outcome.wait_status is None:
+            self._outcome.stopped, self._outcome.stop_reason = status, reason
+        self._jail.kill()
 
     def _over_output_limit(self) -> None:
         limit = self._job.limits.output_disk_bytes
@@ -193,8 +162,18 @@ class _Session:
         more = "the service's disk can hold now" if full else f"{limit:,} bytes"
         self._stop(Status.OUTPUT_LIMIT, f"It printed more than {more}.")
 
+    def _take(self, judge: Callable[[Outcome], Execution]) -> Execution:
+        """Take what the run left, and judge it."""
+        outcome, jail = self._outcome, self._jail
+        space = os.fstatvfs(jail.workspace_fd)
+        outcome.workspace_full = space.f_bavail == 0 or space.f_ffree == 0
+        outcome.report = self._workspace.read_report(jail.report_fd, jail.identity, max_bytes=_MAX_REPORT_BYTES)
+        if self._job.keeps_outputs:
+            outcome.changes, outcome.skipped = self._workspace.commit(jail.workspace_fd, jail.identity, self._manifest)
+        return judge(outcome)
 
-async def _uninterrupted(work: Awaitable[T]) -> T:
+
+async def uninterrupted(work: Awaitable[T]) -> T:
     """Wait for work that must not be left alone: a cancelled caller waits too, and is told afterwards.
 
     A thread goes on when its waiter is cancelled, and would use descriptors that are closed, or another's, by then.
@@ -207,140 +186,3 @@ async def _uninterrupted(work: Awaitable[T]) -> T:
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task])
         raise
-
-
-@dataclass
-class _Jail:
-    """What READY brought."""
-
-    pid: int
-    pidfd: int
-    workspace_fd: int
-    report_fd: int
-
-    def close(self) -> None:
-        for fd in (self.pidfd, self.workspace_fd, self.report_fd):
-            os.close(fd)
-
-
-class _Stop:
-    """Kills the jail, and notes the first reason; a pidfd can't hit a later process of the same number."""
-
-    def __init__(self, spawned: Spawned, outcome: Outcome) -> None:
-        self._spawned = spawned
-        self._outcome = outcome
-        self.pidfd: int | None = None
-
-    def __call__(self, status: Status, reason: str) -> None:
-        if self._outcome.stopped is None and self._outcome.wait_status is None:
-            self._outcome.stopped, self._outcome.stop_reason = status, reason
-        if self.pidfd is None:
-            self._spawned.kill()
-        else:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
-
-
-async def _ready(spawned: Spawned) -> _Jail:
-    """Wait for READY and take the descriptors that it carries; raises `JailFailed`."""
-    ancillary_bytes = socket.CMSG_SPACE(2 * 4) + socket.CMSG_SPACE(struct.calcsize("3i"))
-    try:
-        async with asyncio.timeout(_START_SECONDS):
-            await readable(spawned.control.fileno())
-    except TimeoutError:
-        raise JailFailed(f"The jail did not start within {_START_SECONDS} s. {spawned.log()}") from None
-    message, ancillary, _, _ = spawned.control.recvmsg(64, ancillary_bytes)
-    fds, pid = [], 0
-    for _level, kind, data in ancillary:
-        if kind == socket.SCM_RIGHTS:
-            fds = list(struct.unpack(f"{len(data) // 4}i", data))
-        elif kind == socket.SCM_CREDENTIALS:
-            pid = struct.unpack("3i", data)[0]
-    if message != wire.READY or len(fds) != 2 or pid <= 0:
-        for fd in fds:
-            os.close(fd)
-        raise JailFailed(f"The jail did not start. {spawned.log()}")
-    return _Jail(pid=pid, pidfd=os.pidfd_open(pid), workspace_fd=fds[0], report_fd=fds[1])
-
-
-def _enter_group(outer_pid: int, make_cgroup: Callable[[], RunCgroup] | None) -> tuple[RunCgroup | None, int]:
-    """Make the run's group and put process 1 in while its interpreter starts; its id, or 0 if it was not to be seen yet.
-
-    The kernel lets a first process change its group only after a grace period, 8 ms on the test machines, and others that
-    follow at once in no time. So its parent goes in first, as soon as it is there, while it still builds the jail.
-    """
-    if make_cgroup is None:
-        return None, 0
-    cgroup = make_cgroup()
-    children = Path(f"/proc/{outer_pid}/task/{outer_pid}/children")
-    with suppress(OSError):
-        cgroup.join(outer_pid)
-        for _ in range(_EARLY_LOOKS):
-            if pids := children.read_text().split():
-                cgroup.join(int(pids[0]))
-                return cgroup, int(pids[0])
-            time.sleep(0.001)
-    return cgroup, 0
-
-
-def _join(cgroup: RunCgroup, pid: int) -> None:
-    try:
-        cgroup.join(pid)
-    except OSError as fault:
-        raise JailFailed(f"The run could not be put into its control group: {fault}.") from None
-
-
-async def _let_run(
-    spawned: Spawned, jail: _Jail, job: Job, outcome: Outcome, stop: _Stop, cgroup: RunCgroup | None
-) -> None:
-    """GO, and then until DONE, the end of the jail, or the time."""
-    started = time.monotonic()
-    try:
-        spawned.control.send(wire.encode_go(job.script_path, job.arguments))
-    except OSError as fault:
-        raise JailFailed(f"The jail ended before its script could start ({fault.strerror}). Try again.") from None
-    watching = asyncio.ensure_future(_watch(jail.pid, job, stop, cgroup))
-    try:
-        async with asyncio.timeout(job.limits.wall_seconds):
-            await readable(spawned.control.fileno())
-        outcome.wall_seconds = time.monotonic() - started
-        done = spawned.control.recv(256)
-        if done:
-            outcome.wait_status, outcome.cpu_seconds, outcome.max_memory_bytes = wire.decode_done(done)
-    except TimeoutError:
-        outcome.wall_seconds = time.monotonic() - started
-        stop(Status.TIMED_OUT, f"It was stopped after {job.limits.wall_seconds:g} s, the limit for one run.")
-    except (ConnectionError, ValueError):
-        stop(Status.KILLED, "The jail's first process did not keep to its protocol.")
-    finally:
-        watching.cancel()
-
-
-async def _watch(pid: int, job: Job, stop: _Stop, cgroup: RunCgroup | None) -> None:
-    """Stop a run over its processor time, or over its memory: at once, and not only when its main process notices."""
-    while True:
-        await asyncio.sleep(_LOOK_SECONDS)
-        if cgroup is None:
-            used_bytes = await asyncio.to_thread(proportional_memory_bytes, pid)
-            if used_bytes > job.limits.memory_bytes:
-                stop(Status.OUT_OF_MEMORY, f"Its processes together used {used_bytes:,} bytes of memory.")
-            continue
-        try:
-            counters = cgroup.counters()
-        except OSError:  # the run is ending, and its group with it
-            continue
-        if counters.cpu_seconds > job.limits.cpu_seconds:
-            stop(Status.TIMED_OUT, f"It was stopped after {job.limits.cpu_seconds} s of processor time, the limit.")
-        if counters.oom_kills:
-            await asyncio.sleep(_LOOK_SECONDS)  # the main process may be ending by itself
-            stop(Status.OUT_OF_MEMORY, "One of its processes was killed at the memory limit.")
-
-
-async def _until_quiet(jail: _Jail, stop: "_Stop") -> None:
-    """Wait for the end of process 1, which the kernel lets end only after every other process of the jail has."""
-    try:
-        async with asyncio.timeout(_GONE_SECONDS):
-            await readable(jail.pidfd)
-    except TimeoutError:
-        stop(Status.KILLED, "The jail did not end by itself.")
-        await readable(jail.pidfd)

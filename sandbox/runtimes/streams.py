@@ -104,7 +104,7 @@ async def readable(fd: int) -> None:
 
 
 class Reader:
-    """Reads a pipe on the event loop as output comes."""
+    """Reads a pipe on the event loop as output comes; whose the pipe is, closes it."""
 
     def __init__(self, fd: int, capture: Capture, *, on_output: OnOutput | None, on_limit: Callable[[], None]) -> None:
         self._fd = fd
@@ -112,7 +112,7 @@ class Reader:
         self._on_output = on_output
         self._on_limit = on_limit
         self._loop = asyncio.get_running_loop()
-        self._closed = False
+        self._stopped = False
         os.set_blocking(fd, False)
         self._loop.add_reader(fd, self._read)
 
@@ -124,7 +124,7 @@ class Reader:
         if data:
             self._take(data)
         else:
-            self.close()
+            self.stop()
 
     def _take(self, data: bytes) -> None:
         if not self._capture.feed(data):
@@ -134,7 +134,7 @@ class Reader:
 
     def drain(self) -> None:
         """Take what is still in the pipe, and stop. For when no process of the guest lives that could write more."""
-        while not self._closed:
+        while not self._stopped:
             try:
                 data = os.read(self._fd, _READ_BYTES)
             except BlockingIOError:
@@ -142,11 +142,10 @@ class Reader:
             if data:
                 self._take(data)
             else:
-                self.close()
+                self.stop()
 
-    def close(self) -> None:
+    def stop(self) -> None:
         """Stop reading."""
-        if not self._closed:
-            self._closed = True
+        if not self._stopped:
+            self._stopped = True
             self._loop.remove_reader(self._fd)
-            os.close(self._fd)

@@ -32,6 +32,7 @@ _READ_ONLY = frozenset(name.encode() for name in READ_ONLY_FOLDERS)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_READ_BYTES = 64 << 20
 _LEFT_OVER_SECONDS = 24 * 3600
+_SCRATCH = ".scratch"  # no workspace id begins with a dot
 
 
 class FileInfo(NamedTuple):
@@ -62,7 +63,7 @@ class Workspaces:
     def sweep(self) -> None:
         """Remove what a crash left half-written more than a day ago."""
         oldest = time.time() - _LEFT_OVER_SECONDS
-        for left in (*self.root.glob("*/incoming/*"), *(self.root.parent / "scratch").glob("*")):
+        for left in (*self.root.glob("*/incoming/*"), *(self.root / _SCRATCH).glob("*")):
             with suppress(OSError):
                 if left.lstat().st_mtime < oldest:
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
@@ -70,7 +71,7 @@ class Workspaces:
     @contextmanager
     def scratch(self) -> Iterator["Workspace"]:
         """A workspace of no conversation, gone at the end of the ``with``."""
-        folder = self.root.parent / "scratch" / secrets.token_hex(8)
+        folder = self.root / _SCRATCH / secrets.token_hex(8)
         try:
             yield Workspace(folder, self.limits)
         finally:
@@ -89,10 +90,11 @@ class Workspace:
         """Make its folders, if this is its first use; looking into a workspace that was never used leaves no trace."""
         self._store.make()
 
-    def host_folder(self, name: str) -> Path:
-        """Where the read-only folder ``name`` is on the host, for mounting it."""
+    @property
+    def files_folder(self) -> Path:
+        """Where its files are on the host, for mounting the read-only ones among them."""
         self.make()
-        return self._store.files / READ_ONLY_FOLDERS[READ_ONLY_FOLDERS.index(name)]
+        return self._store.files
 
     @property
     def spool_folder(self) -> Path:

@@ -13,8 +13,9 @@ from sandbox.doctor.targets import targets as make_targets
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
-from sandbox.runtimes.nsjail import NsjailRuntime, process_identities
-from sandbox.runtimes.nsjail_config import GUEST_UID
+from sandbox.runtimes.identities import process_identities
+from sandbox.runtimes.nsjail import NsjailRuntime
+from sandbox.runtimes.policy import GUEST_UID
 from sandbox.workspace import Workspace, Workspaces
 
 

@@ -1,0 +1,155 @@
+"""The launcher of warm jails, process 1 of an outer nsjail. Usage: python -S launcher.pyc LINK_FD
+
+It imports the libraries once. For each SPAWN it forks process 1 of a jail, which has all of its memory and none of its
+descriptors, builds the jail around itself, forks the script's process, and stands there until GO. A jail is used once.
+
+Who may do what: the launcher and process 1 have capabilities in the user namespace of the outer nsjail, and process 1 has
+them until GO, since only then it is known which workspace's read-only folders to mount. The mount namespace of a jail
+belongs to that outer user namespace, in which the guest has nothing: the guest's own user namespace is inside of it.
+"""
+
+import _signal
+import _socket
+import os
+import resource
+import sys
+
+import first
+import init
+import kernel
+import wire
+
+_GUEST_UID = 1000
+_HIDDEN = "/run/launcher"
+"""What only launchers and process 1 before GO see: their /proc, and the folder of all workspaces."""
+_SPAWN_DESCRIPTORS = 3
+_STILL = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_RDONLY
+
+
+def main():
+    link = _socket.socket(fileno=int(sys.argv[1]))
+    init.do_what_site_does()
+    bare = set(sys.modules)
+    _preload()
+    names = sorted({name.partition(".")[0] for name in sys.modules if name not in bare})
+    own_namespace = os.open(f"{_HIDDEN}/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # the kernel buries them
+    link.send(wire.encode_up(names))
+    while True:
+        message, ancillary, _, _ = link.recvmsg(wire.MAX_MESSAGE_BYTES, _socket.CMSG_SPACE(4 * _SPAWN_DESCRIPTORS))
+        if not message:
+            os._exit(0)
+        shape = wire.decode_spawn(message)
+        ((_, _, data),) = ancillary
+        fds = [int.from_bytes(data[n : n + 4], sys.byteorder) for n in range(0, 4 * _SPAWN_DESCRIPTORS, 4)]
+        kernel.call("unshare", kernel.CLONE_NEWPID)  # for the next child only
+        if os.fork() == 0:
+            _become_jail(shape, *fds)
+        kernel.call("setns", own_namespace, kernel.CLONE_NEWPID)
+        for fd in fds:
+            os.close(fd)
+
+
+def _preload():
+    """Import and use the libraries once; what this leaves for children to see is as if they had only imported them."""
+    import gc
+
+    kernel.call("mount", b"tmpfs", b"/tmp", b"tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, None)
+    import preload
+
+    preload.use_everything()
+    kernel.call("umount2", b"/tmp", kernel.MNT_DETACH)
+    gc.collect()
+    gc.freeze()  # the collector of a child never touches what is there now, so that its pages stay shared
+
+
+def _become_jail(shape, control_fd, stdout_fd, stderr_fd):
+    """Go on as process 1 of a jail; does not return."""
+    os.dup2(stderr_fd, 2)
+    try:
+        os.dup2(stdout_fd, 1)
+        os.dup2(control_fd, 3)
+        os.closerange(4, first.LAST_FD)
+        _stand_and_run(shape, _socket.socket(fileno=3))
+    except BaseException as fault:
+        os.write(2, f"{type(fault).__name__}: {fault}\n".encode("utf-8", "replace"))
+    os._exit(1)
+
+
+def _stand_and_run(shape, control):
+    control.send(wire.BORN)
+    message = control.recv(wire.MAX_MESSAGE_BYTES)
+    if not message:
+        return
+    program = wire.decode_filter(message)
+    os.setsid()
+    wake_read = first.become_first()
+    kernel.call("unshare", shape["namespaces"])
+    hostname = shape["hostname"].encode()
+    kernel.call("sethostname", hostname, len(hostname))
+    kernel.call("mount", b"proc", b"/proc", b"proc", _STILL | kernel.MS_NOEXEC, None)
+    for place, flags, options in shape["tmpfs"]:
+        owner = f",uid={shape['uid']},gid={shape['uid']}"
+        kernel.call("mount", b"tmpfs", place.encode(), b"tmpfs", flags, (options + owner).encode())
+    os.chdir("/workspace")
+    idle_bytes = _pages()[1] * resource.getpagesize()
+    child, gate = first.fork_script(lambda: _give_everything_up(shape, program))
+    first.say_ready(control)
+    message = control.recv(wire.MAX_MESSAGE_BYTES)
+    if not message:
+        return
+    _, folder, _, _ = wire.decode_go(message)
+    for name in shape["read_only"]:
+        _mount_read_only(f"{_HIDDEN}/workspaces/{folder}/{name}", f"/workspace/{name}")
+    kernel.call("umount2", _HIDDEN.encode(), kernel.MNT_DETACH)
+    kernel.bound_capabilities()
+    _change_user(shape["uid"])
+    kernel.drop_capabilities()
+    kernel.set_dumpable(0)
+    gate.send(message)
+    kernel.load_filter(program)  # while the script begins: it takes half a millisecond
+    first.see_through(control, child, wake_read, idle_bytes)
+
+
+def _give_everything_up(shape, program):
+    """In the script's process: its own user namespace, no capability in any, the limits, the filter."""
+    _change_user(shape["uid"])
+    kernel.set_dumpable(1)  # or its files under /proc would not be its own
+    for name in shape["read_only"]:
+        os.mkdir(f"/workspace/{name}")
+    kernel.call("unshare", kernel.CLONE_NEWUSER)
+    for file, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{_GUEST_UID} {shape['uid']} 1"),
+        ("gid_map", f"{_GUEST_UID} {shape['uid']} 1"),
+    ):
+        with open(f"{_HIDDEN}/proc/self/{file}", "w") as target:
+            target.write(text)
+    for name, value in shape["rlimits"].items():
+        kind = getattr(resource, f"RLIMIT_{name.upper()}")
+        if kind == resource.RLIMIT_AS:
+            value += _pages()[0] * resource.getpagesize()  # what it has of the launcher is not the script's
+        resource.setrlimit(kind, (value, value))
+    kernel.bound_capabilities()
+    kernel.drop_capabilities()
+    kernel.load_filter(program)
+
+
+def _change_user(uid):
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+def _mount_read_only(source, target):
+    kernel.call("mount", source.encode(), target.encode(), None, kernel.MS_BIND, None)
+    kernel.call("mount", None, target.encode(), None, kernel.MS_REMOUNT | kernel.MS_BIND | _STILL, None)
+
+
+def _pages():
+    """Of this process: of its address space, and in memory."""
+    with open("/proc/self/statm") as file:
+        return [int(word) for word in file.read().split()[:2]]
+
+
+if __name__ == "__main__":
+    main()
