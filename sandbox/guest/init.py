@@ -23,7 +23,8 @@ def main():
     wake_read = first.become_first()
     for module in sys.argv[2:]:
         __import__(module)
-    kernel.load_filter(wire.decode_filter(control.recv(wire.MAX_MESSAGE_BYTES)))
+    program, _ = wire.decode_filters(control.recv(wire.MAX_MESSAGE_BYTES))
+    kernel.load_filter(program)  # the script's process has it from here
     # What is there now will never be looked at by the garbage collector, so its pages stay shared.
     gc.freeze()
     message = control.recv(wire.MAX_MESSAGE_BYTES)

@@ -1,6 +1,7 @@
 """Calls of the kernel that Python has no function for, and what they need. By `_ctypes` alone: `ctypes` takes 2 ms to import.
 
-Numbers are those of the kernel's own headers: linux/prctl.h, linux/sched.h, linux/mount.h, linux/capability.h.
+Numbers are those of the kernel's own headers: linux/prctl.h, linux/sched.h, linux/mount.h, linux/capability.h,
+asm-generic/mman-common.h.
 """
 
 import _ctypes
@@ -15,6 +16,8 @@ CLONE_NEWUSER, CLONE_NEWPID = 0x10000000, 0x20000000
 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT, MS_BIND = 1, 2, 4, 8, 32, 4096
 MNT_DETACH = 2
+
+MADV_COLLAPSE = 25
 
 _CAPABILITY_VERSION_3 = 0x20080522
 _MOST_CAPABILITIES = 64

@@ -17,12 +17,14 @@ import sys
 import first
 import init
 import kernel
+import run
 import wire
 
 _GUEST_UID = 1000
 _HIDDEN = "/run/launcher"
 """What only launchers and process 1 before GO see: their /proc, and the folder of all workspaces."""
 _SPAWN_DESCRIPTORS = 3
+_HUGE_BYTES = 2 << 20
 _STILL = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_RDONLY
 
 
@@ -61,6 +63,21 @@ def _preload():
     kernel.call("umount2", b"/tmp", kernel.MNT_DETACH)
     gc.collect()
     gc.freeze()  # the collector of a child never touches what is there now, so that its pages stay shared
+    _use_huge_pages()
+
+
+def _use_huge_pages():
+    """Lay the memory out in pages of 2 MiB, where the kernel can (6.1 and newer): a fork and its end take half the time."""
+    with open(f"{_HIDDEN}/proc/self/maps") as file:
+        lines = [line.split() for line in file]
+    for place, rights, *_, name in lines:
+        start, end = (int(address, 16) for address in place.split("-"))
+        start, end = -(-start // _HUGE_BYTES) * _HUGE_BYTES, end // _HUGE_BYTES * _HUGE_BYTES
+        if rights == "rw-p" and (name == "[heap]" or not name.startswith(("/", "["))) and start < end:
+            try:
+                kernel.call("madvise", start, end - start, kernel.MADV_COLLAPSE)
+            except OSError:
+                pass  # it is only slower without
 
 
 def _become_jail(shape, control_fd, stdout_fd, stderr_fd):
@@ -81,7 +98,7 @@ def _stand_and_run(shape, control):
     message = control.recv(wire.MAX_MESSAGE_BYTES)
     if not message:
         return
-    program = wire.decode_filter(message)
+    first_filter, script_filter = wire.decode_filters(message)
     os.setsid()
     wake_read = first.become_first()
     kernel.call("unshare", shape["namespaces"])
@@ -91,9 +108,13 @@ def _stand_and_run(shape, control):
     for place, flags, options in shape["tmpfs"]:
         owner = f",uid={shape['uid']},gid={shape['uid']}"
         kernel.call("mount", b"tmpfs", place.encode(), b"tmpfs", flags, (options + owner).encode())
+    kernel.bound_capabilities()
     os.chdir("/workspace")
     idle_bytes = _pages()[1] * resource.getpagesize()
-    child, gate = first.fork_script(lambda: _give_everything_up(shape, program))
+    _mount_read_only(f"{_HIDDEN}/workspaces", "/tmp")  # a rehearsal: what it writes to is this process's own by then
+    kernel.call("umount2", b"/tmp", kernel.MNT_DETACH)
+    child, gate = first.fork_script(lambda: _give_everything_up(shape, script_filter))
+    kernel.load_filter(first_filter)
     first.say_ready(control)
     message = control.recv(wire.MAX_MESSAGE_BYTES)
     if not message:
@@ -102,12 +123,10 @@ def _stand_and_run(shape, control):
     for name in shape["read_only"]:
         _mount_read_only(f"{_HIDDEN}/workspaces/{folder}/{name}", f"/workspace/{name}")
     kernel.call("umount2", _HIDDEN.encode(), kernel.MNT_DETACH)
-    kernel.bound_capabilities()
     _change_user(shape["uid"])
     kernel.drop_capabilities()
     kernel.set_dumpable(0)
     gate.send(message)
-    kernel.load_filter(program)  # while the script begins: it takes half a millisecond
     first.see_through(control, child, wake_read, idle_bytes)
 
 
@@ -133,6 +152,7 @@ def _give_everything_up(shape, program):
     kernel.bound_capabilities()
     kernel.drop_capabilities()
     kernel.load_filter(program)
+    run.rehearse()
 
 
 def _change_user(uid):

@@ -16,14 +16,17 @@ import pptx.enum.chart
 import pptx.util
 import xlsxwriter
 
-_ALSO = """
-    base64 bisect calendar collections copy csv dataclasses decimal enum fractions functools glob hashlib itertools json math
-    pathlib random re shutil statistics string textwrap time traceback typing unicodedata warnings zipfile zoneinfo
-    docx.enum.section docx.enum.style docx.enum.table docx.enum.text docx.oxml docx.oxml.ns lxml.etree
-    openpyxl.chart.label openpyxl.chart.series openpyxl.comments openpyxl.drawing.image openpyxl.formatting.rule openpyxl.utils
-    openpyxl.worksheet.datavalidation openpyxl.worksheet.table PIL.ImageDraw PIL.ImageFont pptx.dml.color pptx.enum.shapes
-    pptx.enum.text
-""".split()
+# fmt: off
+_ALSO = (
+    "base64", "bisect", "calendar", "collections", "copy", "csv", "dataclasses", "decimal", "enum", "fractions", "functools",
+    "glob", "hashlib", "itertools", "json", "math", "pathlib", "random", "re", "shutil", "statistics", "string", "textwrap",
+    "time", "traceback", "typing", "unicodedata", "warnings", "zipfile", "zoneinfo",
+    "docx.enum.section", "docx.enum.style", "docx.enum.table", "docx.enum.text", "docx.oxml", "docx.oxml.ns", "lxml.etree",
+    "openpyxl.chart.label", "openpyxl.chart.series", "openpyxl.comments", "openpyxl.drawing.image", "openpyxl.formatting.rule",
+    "openpyxl.utils", "openpyxl.worksheet.datavalidation", "openpyxl.worksheet.table", "PIL.ImageDraw", "PIL.ImageFont",
+    "pptx.dml.color", "pptx.enum.shapes", "pptx.enum.text",
+)
+# fmt: on
 
 
 def use_everything():

@@ -12,7 +12,16 @@ import sys
 from _frozen_importlib_external import SourceFileLoader
 
 REPORT = "/run/report"
-_WORKSPACE = "/workspace/"
+_WORKSPACE, _PROGRAMS = "/workspace/", "/opt/spillbox/"
+_OURS = ("first", "init", "kernel", "launcher", "preload", "run", "wire")
+_REHEARSAL = """
+import sys
+def function(n):
+    return [str(n) for n in range(n)]
+class Kind:
+    pass
+print(function(50), Kind(), 1 / 3, {"a": sys.argv})
+"""
 _MAX_MESSAGE_CHARACTERS = 20_000
 _MAX_SOURCE_LINE_CHARACTERS = 300
 
@@ -34,13 +43,11 @@ def run_script(path, arguments):
         __doc__=None,
     )
     sys.modules["__main__"] = main
-    for ours in ("run", "wire"):
+    for ours in _OURS:
         sys.modules.pop(ours, None)
     exit_code = 0
     try:
-        with open(path, "rb") as file:
-            source = file.read()
-        exec(compile(source, path, "exec", dont_inherit=True), main.__dict__)
+        exec(_code_of(path), main.__dict__)
     except SystemExit as leaving:
         exit_code = _exit_code_of(leaving)
     except BaseException as exception:
@@ -48,6 +55,25 @@ def run_script(path, arguments):
         _show(exception)
         exit_code = 1
     _leave(main, exit_code)
+
+
+def rehearse():
+    """Run a script of nothing, so that the memory which the start and the end of any script write to is this process's own."""
+    from io import StringIO
+
+    screen = sys.stdout
+    sys.stdout = StringIO()
+    exec(compile(_REHEARSAL, "rehearsal", "exec", dont_inherit=True), {"__builtins__": builtins})
+    sys.stdout = screen
+    gc.collect()
+
+
+def _code_of(path):
+    """The compiled script; for a program of ours as it was compiled at setup, for a user's never."""
+    if path.startswith(_PROGRAMS):
+        return SourceFileLoader("__main__", path).get_code("__main__")
+    with open(path, "rb") as file:
+        return compile(file.read(), path, "exec", dont_inherit=True)
 
 
 def _exit_code_of(leaving):

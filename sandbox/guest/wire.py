@@ -3,7 +3,7 @@
 Service and process 1 of a jail, once for each jail:
 
     jail -> service   BORN                                                      (warm only)
-    service -> jail   FILTER and a seccomp program                              (warm: it is in its control group now)
+    service -> jail   FILTERS: seccomp programs                                 (warm: it is in its control group now)
     jail -> service   READY, with descriptors of /workspace and /run/report     (no guest code has run)
     service -> jail   GO: what to run                                           (the workspace is filled)
     jail -> service   DONE: the script's wait status, processor time, memory    (nothing of the guest lives any more)
@@ -27,19 +27,21 @@ message, of one exact form.
 BORN, READY, STANDING = b"BORN 1", b"READY 1", b"STANDING 1"
 MAX_MESSAGE_BYTES = 128 * 1024
 
-_FILTER, _SPAWN, _UP = b"FILTER ", b"SPAWN ", b"UP 1 "
+_FILTERS, _SPAWN, _UP = b"FILTERS ", b"SPAWN ", b"UP 1 "
 
 
-def encode_filter(program: bytes) -> bytes:
-    """FILTER as bytes; an empty program means none, for controls."""
-    return _FILTER + program
+def encode_filters(first: bytes, script: bytes) -> bytes:
+    """FILTERS as bytes: the programs for process 1 and for the script's process; an empty one means none more."""
+    return _FILTERS + len(first).to_bytes(4, "big") + first + script
 
 
-def decode_filter(message: bytes) -> bytes:
-    """The program; raises ValueError on anything else."""
-    if not message.startswith(_FILTER):
-        raise ValueError("not a FILTER message")
-    return message.removeprefix(_FILTER)
+def decode_filters(message: bytes) -> tuple[bytes, bytes]:
+    """The programs for process 1 and for the script's process; raises ValueError on anything else."""
+    if not message.startswith(_FILTERS):
+        raise ValueError("not a FILTERS message")
+    start = len(_FILTERS) + 4
+    end = start + int.from_bytes(message[len(_FILTERS) : start], "big")
+    return message[start:end], message[end:]
 
 
 def encode_go(cpu_seconds: int, folder: str, script_path: str, arguments: tuple[str, ...]) -> bytes:

@@ -10,7 +10,8 @@ from sandbox.errors import JailFailed
 from sandbox.workspace import Identity
 
 _FIRST_ID = 2_000_000_000  # far from any account; owns nothing on the host
-_IDS_OF_A_SERVICE = 256
+MAX_JAILS = 256
+"""At one time, in one process."""
 _FALLBACK_ID = 65534  # "nobody"
 
 
@@ -24,16 +25,16 @@ class Identities:
     def __init__(self, *, is_root: bool = os.geteuid() == 0, id_map: Path = Path("/proc/self/uid_map")) -> None:
         ranges = [(int(start), int(count)) for start, _, count in map(str.split, id_map.read_text().splitlines())]
         # The second is for a container that has few ids; one that has only root's own is like an ordinary user.
-        candidates = (_FIRST_ID + os.getpid() * _IDS_OF_A_SERVICE, _FALLBACK_ID - _IDS_OF_A_SERVICE)
-        firsts = [f for f in candidates if any(s <= f and f + _IDS_OF_A_SERVICE <= s + n for s, n in ranges)]
+        candidates = (_FIRST_ID + os.getpid() * MAX_JAILS, _FALLBACK_ID - MAX_JAILS)
+        firsts = [f for f in candidates if any(s <= f and f + MAX_JAILS <= s + n for s, n in ranges)]
         self.are_own = is_root and bool(firsts)
         self._first = firsts[0] if firsts else 0
-        self._free = list(range(_IDS_OF_A_SERVICE - 1, -1, -1))
+        self._free = list(range(MAX_JAILS - 1, -1, -1))
 
     @property
     def ranges(self) -> list[tuple[int, int, int]]:
         """What a launcher's user namespace maps besides id 0, which is the service's own: inside, outside, count."""
-        return [(1, self._first, _IDS_OF_A_SERVICE)] if self.are_own else []
+        return [(1, self._first, MAX_JAILS)] if self.are_own else []
 
     def inside(self, identity: Identity) -> int:
         """An id as a launcher has it."""
@@ -46,7 +47,7 @@ class Identities:
             yield Identity(os.geteuid(), os.getegid())
             return
         if not self._free:
-            raise JailFailed(f"More than {_IDS_OF_A_SERVICE} jails at once are not supported. Use fewer slots.")
+            raise JailFailed(f"More than {MAX_JAILS} jails at once are not supported. Use fewer slots.")
         number = self._free.pop()
         try:
             yield Identity(self._first + number, self._first + number)

@@ -51,10 +51,10 @@ class Channels:
         os.close(self.stdout_fd)
         os.close(self.stderr_fd)
 
-    def send_filter(self, program: bytes) -> None:
-        """Send FILTER; raises `JailLost`."""
+    def send_filters(self, first: bytes, script: bytes = b"") -> None:
+        """Send FILTERS; raises `JailLost`."""
         try:
-            self.control.send(wire.encode_filter(program))
+            self.control.send(wire.encode_filters(first, script))
         except OSError as fault:
             raise JailLost(f"The jail ended at its start ({fault.strerror}). {self._said()}") from None
 
@@ -110,6 +110,8 @@ class Jail:
         """Wait for READY, and take over all of ``holds``. Raises `JailLost`; then nothing was taken over."""
         pid, (workspace_fd, report_fd) = channels.receive(wire.READY, descriptors=2)
         channels.control.setblocking(False)
+        for fd in (channels.stdout_fd, channels.stderr_fd):
+            os.set_blocking(fd, False)
         return cls(channels, identity, pid, os.pidfd_open(pid), cgroup, workspace_fd, report_fd, holds.pop_all())
 
     @property
@@ -122,6 +124,10 @@ class Jail:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
+    def wait(self) -> None:
+        """Wait until process 1 has ended, which the kernel lets it only after all others of its jail."""
+        self._ends_within(None)
+
     def bury(self) -> None:
         """Kill what lives, wait for its end, and let go of everything. Blocks for the few milliseconds that this takes."""
         self.kill()
@@ -131,10 +137,10 @@ class Jail:
             os.close(fd)
         self.holds.close()
 
-    def _ends_within(self, seconds: float) -> bool:
+    def _ends_within(self, seconds: float | None) -> bool:
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
-        return bool(poll.poll(seconds * 1000))
+        return bool(poll.poll(None if seconds is None else seconds * 1000))
 
 
 def join(cgroup: RunCgroup, pid: int) -> None:

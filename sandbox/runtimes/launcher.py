@@ -12,7 +12,7 @@ from typing import Any
 from sandbox.errors import JailFailed
 from sandbox.guest import wire
 from sandbox.job import Limits
-from sandbox.runtimes import policy
+from sandbox.runtimes import policy, seccomp
 from sandbox.runtimes.cgroups import RunCgroup
 from sandbox.runtimes.identities import Identities
 from sandbox.runtimes.jail import Channels, Jail, join
@@ -79,7 +79,7 @@ class Launcher:
                 pid, _ = channels.receive(wire.BORN)
                 if cgroup is not None:
                     join(cgroup, pid)
-                channels.send_filter(self._walls.seccomp)
+                channels.send_filters(seccomp.program(also=seccomp.UNTIL_GO), self._walls.seccomp)
                 return Jail.when_ready(channels, identity, cgroup, holds)
             except BaseException:
                 channels.close()

@@ -18,11 +18,11 @@ from sandbox.job import Execution, Job
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
 from sandbox.runtimes.cgroups import CgroupHost, RunCgroup, find_for_service
-from sandbox.runtimes.identities import process_identities
+from sandbox.runtimes.identities import MAX_JAILS, process_identities
 from sandbox.runtimes.jail import Channels, Jail, JailLost, join
 from sandbox.runtimes.nsjail_config import Walls, build_config
 from sandbox.runtimes.nsjail_process import NsjailProcess, find_nsjail
-from sandbox.runtimes.session import Session, uninterrupted
+from sandbox.runtimes.session import Session, on_thread
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import READ_ONLY_FOLDERS, Identity, Workspace
 
@@ -58,32 +58,28 @@ class NsjailRuntime:
         self._walls = replace(standing, **(walls or {}))
         self._root = root
         self._ahead = _Ahead(nsjail or find_nsjail())
+        self._threads = ThreadPoolExecutor(MAX_JAILS, thread_name_prefix="nsjail-run")
         self._undertaker = ThreadPoolExecutor(1, thread_name_prefix="nsjail-bury")
-        self._close = weakref.finalize(self, _close, self._ahead, self._undertaker, self._cgroups)
+        self._close = weakref.finalize(self, _close, self._ahead, self._threads, self._undertaker, self._cgroups)
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
         final: Awaitable[Job] | None = None,
     ) -> Execution:  # fmt: skip
-        opening = asyncio.ensure_future(asyncio.to_thread(self._open, job, workspace))
+        opened: list[Jail] = []
         try:
-            jail = await uninterrupted(opening)
-        except asyncio.CancelledError:
-            if not opening.cancelled() and opening.exception() is None:
-                self._undertaker.submit(opening.result().bury)
-            raise
-        try:
+            await on_thread(self._threads, lambda: opened.append(self._open(job, workspace)))
             if final is not None:
                 job = await final
-            session = Session(jail, job, workspace)
-            await uninterrupted(asyncio.to_thread(session.fill))
+            session = Session(opened[0], job, workspace, on_output=on_output)
             judge = partial(
                 answer, job=job, workspace=workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
                 warnings=self.warnings,
             )  # fmt: skip
-            return await session.go(judge, on_output=on_output)
+            return await on_thread(self._threads, partial(session.run, judge), cancel=session.cancel)
         finally:
-            self._undertaker.submit(jail.bury)
+            for jail in opened:
+                self._undertaker.submit(jail.bury)
             self._ahead.refill()  # now, and not sooner: it would have taken the processor that this run needed
 
     def _open(self, job: Job, workspace: Workspace) -> Jail:
@@ -98,7 +94,7 @@ class NsjailRuntime:
             started = self._start(job, identity, read_only)
             holds.callback(started.process.close, within_seconds=_GONE_SECONDS)
             try:
-                started.channels.send_filter(self._walls.seccomp)
+                started.channels.send_filters(self._walls.seccomp)
                 entered = 0 if cgroup is None else _enter_group(cgroup, started.process.pid)
                 jail = Jail.when_ready(started.channels, identity, cgroup, holds)
             except JailLost as fault:
@@ -129,7 +125,10 @@ class NsjailRuntime:
         await asyncio.to_thread(self._close)
 
 
-def _close(ahead: "_Ahead", undertaker: ThreadPoolExecutor, groups: CgroupHost | None) -> None:
+def _close(
+    ahead: "_Ahead", threads: ThreadPoolExecutor, undertaker: ThreadPoolExecutor, groups: CgroupHost | None
+) -> None:
+    threads.shutdown()
     ahead.close()
     undertaker.shutdown()
     if groups is not None:

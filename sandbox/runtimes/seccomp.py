@@ -33,16 +33,22 @@ _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 
 
+UNTIL_GO = ("mount", "umount2", "setresuid", "setresgid", "capset")
+"""What process 1 of a warm jail still needs when it hears GO, to mount the workspace's folders and to give up its rights."""
+
+
 @cache
-def program(machine: str = platform.machine(), policy_file: Path = POLICY_FILE) -> bytes:
-    """The policy as a program. Known machines are ``x86_64`` and ``aarch64``.
+def program(
+    machine: str = platform.machine(), policy_file: Path = POLICY_FILE, *, also: tuple[str, ...] = ()
+) -> bytes:
+    """The policy as a program, and ``also`` those calls. Known machines are ``x86_64`` and ``aarch64``.
 
     Raises ValueError for a call in the policy that the table of numbers does not know on any machine.
     """
     policy = tomllib.loads(policy_file.read_text())
     architecture = _MACHINES[machine][1]
     code = [*_load(_ARCHITECTURE), *_unless_equal(architecture, KILL_PROCESS), *_load(_NUMBER)]
-    for action, names in _plain_rules(policy, machine):
+    for action, names in ((ALLOW, also), *_plain_rules(policy, machine)):
         for name in names:
             code += _if_equal(_number(name, machine), action)
     flags = policy["clone"]["forbidden_flags"]

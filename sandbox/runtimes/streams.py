@@ -1,13 +1,10 @@
 """Takes what a guest prints: bounded in memory, whole on disk up to a limit, whoever holds the other end of the pipe."""
 
-import asyncio
-import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
-_READ_BYTES = 256 * 1024
 GAP_END = " bytes left out ...]\n"
 """Ends the line between head and tail of a truncated text."""
 
@@ -90,62 +87,3 @@ def _whole_characters(head: bytes, tail: bytes) -> tuple[str, str]:
     while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
         start += 1
     return head[:end].decode("utf-8", "replace"), tail[start:].decode("utf-8", "replace")
-
-
-async def readable(fd: int) -> None:
-    """Wait until there is something to read, or the end of it, on a descriptor."""
-    loop = asyncio.get_running_loop()
-    event = asyncio.Event()
-    loop.add_reader(fd, event.set)
-    try:
-        await event.wait()
-    finally:
-        loop.remove_reader(fd)
-
-
-class Reader:
-    """Reads a pipe on the event loop as output comes; whose the pipe is, closes it."""
-
-    def __init__(self, fd: int, capture: Capture, *, on_output: OnOutput | None, on_limit: Callable[[], None]) -> None:
-        self._fd = fd
-        self._capture = capture
-        self._on_output = on_output
-        self._on_limit = on_limit
-        self._loop = asyncio.get_running_loop()
-        self._stopped = False
-        os.set_blocking(fd, False)
-        self._loop.add_reader(fd, self._read)
-
-    def _read(self) -> None:
-        try:
-            data = os.read(self._fd, _READ_BYTES)
-        except BlockingIOError:
-            return
-        if data:
-            self._take(data)
-        else:
-            self.stop()
-
-    def _take(self, data: bytes) -> None:
-        if not self._capture.feed(data):
-            self._on_limit()
-        if self._on_output is not None:
-            self._on_output(self._capture.name, data)
-
-    def drain(self) -> None:
-        """Take what is still in the pipe, and stop. For when no process of the guest lives that could write more."""
-        while not self._stopped:
-            try:
-                data = os.read(self._fd, _READ_BYTES)
-            except BlockingIOError:
-                data = b""
-            if data:
-                self._take(data)
-            else:
-                self.stop()
-
-    def stop(self) -> None:
-        """Stop reading."""
-        if not self._stopped:
-            self._stopped = True
-            self._loop.remove_reader(self._fd)

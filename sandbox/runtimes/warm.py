@@ -9,6 +9,7 @@ import logging
 import os
 import select
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Awaitable, Callable
@@ -25,13 +26,13 @@ from sandbox.job import Execution, Job, Limits
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
 from sandbox.runtimes.cgroups import CgroupHost
-from sandbox.runtimes.identities import process_identities
+from sandbox.runtimes.identities import MAX_JAILS, process_identities
 from sandbox.runtimes.jail import Jail, JailLost
 from sandbox.runtimes.launcher import Launcher
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.nsjail_config import LAUNCHER_CONFIG_FILE, Walls
 from sandbox.runtimes.nsjail_process import find_nsjail
-from sandbox.runtimes.session import Session, uninterrupted
+from sandbox.runtimes.session import Session, Unfit, on_thread
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import GUEST_PATH, Manifest, Workspace
 
@@ -39,6 +40,8 @@ _log = logging.getLogger(__name__)
 
 _OWN_PROCESSES = 1  # process 1 is in the group of the run too
 _TRIES = 5
+_AFTER_SECONDS = 0.003
+"""After a run, before there is work for the next: until then the answer of this one needs the processors."""
 _PAUSE_SECONDS = (0.1, 1, 5, 30)
 """Before a launcher is started again, by how often in a row it failed."""
 
@@ -76,7 +79,8 @@ class WarmRuntime:
         )
         count = launchers or max(2, min(4, os.cpu_count() or 1))
         self._pool = _Pool(start, self._cgroups, limits, launchers=count, spares=2 * count)
-        self._close = weakref.finalize(self, _close, self._pool, self._cgroups)
+        self._threads = ThreadPoolExecutor(MAX_JAILS, thread_name_prefix="warm-run")
+        self._close = weakref.finalize(self, _close, self._threads, self._pool, self._cgroups)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -100,7 +104,7 @@ class WarmRuntime:
         for _ in range(_TRIES):
             try:
                 return await self._run_in(await self._pool.take(job.limits), job, workspace, run_id, on_output)
-            except _NeedsFreshInterpreter:
+            except Unfit:
                 break
             except JailLost:  # its launcher died before the script could start
                 continue
@@ -115,13 +119,11 @@ class WarmRuntime:
             answer, job=job, workspace=workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
             warnings=self.warnings,
         )  # fmt: skip
+        folder = str(workspace.files_folder.relative_to(self._workspaces))
         try:
-            folder = str(workspace.files_folder.relative_to(self._workspaces))
-            session = Session(jail, job, workspace, folder=folder)
-            manifest = await uninterrupted(asyncio.to_thread(session.fill))
-            if _shadows(job.script_path, manifest, self._pool.modules):
-                raise _NeedsFreshInterpreter
-            return await session.go(judge, on_output=on_output)
+            session = Session(jail, job, workspace, folder=folder, on_output=on_output)
+            work = partial(session.run, judge, unfit=partial(_shadows, job.script_path, self._pool.modules))
+            return await on_thread(self._threads, work, cancel=session.cancel)
         finally:
             self._pool.bury(jail)
 
@@ -130,15 +132,11 @@ class WarmRuntime:
         await asyncio.to_thread(self._close)
 
 
-class _NeedsFreshInterpreter(Exception):
-    """A file beside the script has the name of a module that a launcher has imported."""
-
-
 class _Down(Exception):
     """No launcher is up."""
 
 
-def _shadows(script_path: str, manifest: Manifest, modules: frozenset[str]) -> bool:
+def _shadows(script_path: str, modules: frozenset[str], manifest: Manifest) -> bool:
     """Whether an import in the script could mean a file of the workspace, where a fresh interpreter would find it first."""
     if not script_path.startswith(f"{GUEST_PATH}/"):
         return False
@@ -155,7 +153,8 @@ def _shadows(script_path: str, manifest: Manifest, modules: frozenset[str]) -> b
     return False
 
 
-def _close(pool: "_Pool", groups: CgroupHost | None) -> None:
+def _close(threads: ThreadPoolExecutor, pool: "_Pool", groups: CgroupHost | None) -> None:
+    threads.shutdown()
     pool.close()
     if groups is not None:
         groups.close()
@@ -250,7 +249,11 @@ class _Pool:
     def bury(self, jail: Jail) -> None:
         """Take back a jail that was used, and make a new one for it."""
         with suppress(RuntimeError):  # closed meanwhile, and with its launcher the jail has ended
-            self._undertaker.submit(jail.bury)
+            self._undertaker.submit(self._tidy, jail)
+
+    def _tidy(self, jail: Jail) -> None:
+        time.sleep(_AFTER_SECONDS)
+        jail.bury()
         self._wake()
 
     def close(self) -> None:
