@@ -43,8 +43,8 @@ class Job(Value):
     """The workspace files that the run gets; None for all of them."""
     keeps_outputs: bool = True
     """Whether files that the run writes are taken into the workspace."""
-    preload: tuple[str, ...] = ()
-    """Modules that are imported while the jail waits for what it is to do; for our own programs."""
+    libraries: tuple[str, ...] = ()
+    """Office libraries that the script names: a warm jail has them, a cold one that is got ready imports them meanwhile."""
     tool: str = "run_python"
     """Names the files under ``errors/`` and ``results/``."""
 

@@ -8,6 +8,7 @@ service has ended is `interrupted`; on one machine the lease is the life of the 
 import hashlib
 import json
 import os
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -138,6 +139,8 @@ class Records:
                 f"The records at {self._engine.url} were written by another version. Move them away, or use another data folder."
             )
         self._owner = identity_of(os.getpid())
+        self._lock = threading.Lock()
+        self._writer = self._engine.connect()  # kept: to take one from the pool takes as long as the rest of a write
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Records":
@@ -165,7 +168,7 @@ class Records:
         return Acceptance.MINE
 
     def claim(self, workspace: str, call_id: str) -> None:
-        """Claim the workspace for a run, until `release`; raises `Busy` while another process runs in it."""
+        """Claim the workspace for a run, until the call is finished; raises `Busy` while another process runs in it."""
         claimed = {**_this(workspace, call_id), "claimed": workspace}
         try:
             with self._writing() as db:
@@ -182,14 +185,9 @@ class Records:
                 f"Another service is running something in the workspace {workspace}. Try again in a few seconds."
             ) from None
 
-    def release(self, workspace: str, call_id: str) -> None:
-        """Let others run in the workspace."""
-        with self._writing() as db:
-            db.execute(_claim, {**_this(workspace, call_id), "claimed": None})
-
-    def finish(self, workspace: str, call_id: str, status: str, answer: Mapping[str, Any]) -> None:
-        """Write down what came of a call; without effect if it is no longer this process's."""
-        came = {"with_status": status, "with_answer": json.dumps(answer), "at": datetime.now(UTC)}
+    def finish(self, workspace: str, call_id: str, status: str, answer: str) -> None:
+        """Write down what came of a call, as JSON, and let others run in the workspace; without effect if it is not ours."""
+        came = {"with_status": status, "with_answer": answer, "at": datetime.now(UTC)}
         with self._writing() as db:
             db.execute(_finish, {**_this(workspace, call_id), "of_owner": self._owner, **came})
 
@@ -221,8 +219,8 @@ class Records:
     @contextmanager
     def _writing(self) -> Iterator[Connection]:
         try:
-            with self._engine.begin() as db:
-                yield db
+            with self._lock, self._writer.begin():
+                yield self._writer
         except OperationalError as fault:
             if "locked" not in str(fault.orig):
                 raise
@@ -234,6 +232,7 @@ class Records:
 
     def close(self) -> None:
         """Close the database."""
+        self._writer.close()
         self._engine.dispose()
 
 

@@ -15,6 +15,7 @@ class FakeRuntime:
 
     name = "fake"
     warnings: tuple[str, ...] = ()
+    starts_cold = False
 
     def __init__(
         self, *, stdout: str = "", status: Status = Status.SUCCEEDED, writes: dict[str, bytes] | None = None

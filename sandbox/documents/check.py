@@ -21,11 +21,14 @@ _MAX_CHECKED = 50
 _MAX_CHECKED_BYTES = 64 * 1024
 _MAX_TEXT_BYTES = 32 * MIB
 _PROGRAM_SECONDS = 60
-_MENTIONS = {
-    "docx": re.compile(rb"\bdocx\b"),
-    "openpyxl": re.compile(rb"\b(openpyxl|xlsxwriter)\b"),
-    "pptx": re.compile(rb"\bpptx\b"),
-}
+_LIBRARIES = re.compile(rb"\b(docx|lxml|openpyxl|PIL|pptx|xlsxwriter)\b")
+OFFICE_LIBRARIES = ("docx", "openpyxl", "pptx")
+_CHECKED_WITH = {"docx": "docx", "openpyxl": "openpyxl", "xlsxwriter": "openpyxl", "pptx": "pptx"}
+
+
+def libraries_in(script: bytes) -> tuple[str, ...]:
+    """The office libraries that a script names, by the names of their modules."""
+    return tuple(sorted({name.decode() for name in _LIBRARIES.findall(script)}))
 
 
 def format_of(path: str) -> str:
@@ -38,17 +41,23 @@ Check = Callable[[Iterable[FileChange]], Awaitable[tuple[DocumentCheck, ...]]]
 
 
 @asynccontextmanager
-async def checking(runtime: Runtime, workspace: Workspace, script: bytes, *, run_id: str) -> AsyncIterator[Check]:
-    """Gives the function that checks the documents among a run's changes; use it around the run.
+async def checking(
+    runtime: Runtime, workspace: Workspace, libraries: tuple[str, ...], *, run_id: str
+) -> AsyncIterator[Check]:
+    """Gives the function that checks the documents among a run's changes; use it around the run of a script.
 
-    Where ``script`` names an office library, the check's jail starts and imports while the script runs.
+    Where jails start cold, and the script names ``libraries`` that make documents, the check's jail starts, and imports what
+    it needs, while the script runs.
     """
-    preload = tuple(module for module, names in _MENTIONS.items() if names.search(script))
+    needed = tuple(dict.fromkeys(_CHECKED_WITH[name] for name in libraries if name in _CHECKED_WITH))
     limits = _program_limits(workspace, output_text_bytes=MIB)
-    job = Job(script_path=f"{PROGRAMS}/check.py", limits=limits, preload=preload, keeps_outputs=False, tool="check")
+    job = Job(
+        script_path=f"{PROGRAMS}/check.py", limits=limits, libraries=needed or OFFICE_LIBRARIES, keeps_outputs=False,
+        tool="check",
+    )  # fmt: skip
     final: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
     waiting = None
-    if preload:
+    if needed and runtime.starts_cold:
         waiting = asyncio.create_task(runtime.run(job, workspace, run_id=f"{run_id}-check", final=final))
 
     async def check(changes: Iterable[FileChange]) -> tuple[DocumentCheck, ...]:
@@ -116,7 +125,13 @@ def _results(
 async def text_of(runtime: Runtime, workspace: Workspace, path: str, *, run_id: str) -> str:
     """The text of an office document by lines; raises `BadRequest` if it can't be opened."""
     limits = _program_limits(workspace, output_text_bytes=_MAX_TEXT_BYTES)
-    job = Job(script_path=f"{PROGRAMS}/office_text.py", limits=limits, keeps_outputs=False, tool="read_file")
+    job = Job(
+        script_path=f"{PROGRAMS}/office_text.py",
+        limits=limits,
+        libraries=OFFICE_LIBRARIES,
+        keeps_outputs=False,
+        tool="read_file",
+    )
     execution = await runtime.run(_over(job, [path]), workspace, run_id=f"{run_id}-text")
     if execution.status is not Status.SUCCEEDED:
         why = execution.error.message if execution.error else execution.status

@@ -1,4 +1,4 @@
-"""The launcher of warm jails, process 1 of an outer nsjail. Usage: python -S launcher.pyc LINK_FD
+"""The launcher of warm jails, process 1 of an outer nsjail. Usage: python -S launcher.pyc LINK_FD plain|office
 
 It imports the libraries once. For each SPAWN it forks process 1 of a jail, which has all of its memory and none of its
 descriptors, builds the jail around itself, forks the script's process, and stands there until GO. A jail is used once.
@@ -32,7 +32,7 @@ def main():
     link = _socket.socket(fileno=int(sys.argv[1]))
     init.do_what_site_does()
     bare = set(sys.modules)
-    _preload()
+    _preload(sys.argv[2])
     names = sorted({name.partition(".")[0] for name in sys.modules if name not in bare})
     own_namespace = os.open(f"{_HIDDEN}/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # the kernel buries them
@@ -52,14 +52,12 @@ def main():
             os.close(fd)
 
 
-def _preload():
+def _preload(kind):
     """Import and use the libraries once; what this leaves for children to see is as if they had only imported them."""
     import gc
 
     kernel.call("mount", b"tmpfs", b"/tmp", b"tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, None)
-    import preload
-
-    preload.use_everything()
+    __import__(f"preload_{kind}").preload()
     kernel.call("umount2", b"/tmp", kernel.MNT_DETACH)
     gc.collect()
     gc.freeze()  # the collector of a child never touches what is there now, so that its pages stay shared
@@ -111,7 +109,7 @@ def _stand_and_run(shape, control):
     kernel.bound_capabilities()
     os.chdir("/workspace")
     idle_bytes = _pages()[1] * resource.getpagesize()
-    _mount_read_only(f"{_HIDDEN}/workspaces", "/tmp")  # a rehearsal: what it writes to is this process's own by then
+    _bind(f"{_HIDDEN}/workspaces", "/tmp")  # noqa: S108  a rehearsal of what comes after GO
     kernel.call("umount2", b"/tmp", kernel.MNT_DETACH)
     child, gate = first.fork_script(lambda: _give_everything_up(shape, script_filter))
     kernel.load_filter(first_filter)
@@ -121,7 +119,7 @@ def _stand_and_run(shape, control):
         return
     _, folder, _, _ = wire.decode_go(message)
     for name in shape["read_only"]:
-        _mount_read_only(f"{_HIDDEN}/workspaces/{folder}/{name}", f"/workspace/{name}")
+        _bind(f"{_HIDDEN}/workspaces/{folder}/{name}", f"/workspace/{name}")
     kernel.call("umount2", _HIDDEN.encode(), kernel.MNT_DETACH)
     _change_user(shape["uid"])
     kernel.drop_capabilities()
@@ -160,9 +158,9 @@ def _change_user(uid):
     os.setresuid(uid, uid, uid)
 
 
-def _mount_read_only(source, target):
+def _bind(source, target):
+    """Mount a folder of the hidden mount, which is read-only; what is bound has the flags of what it comes from."""
     kernel.call("mount", source.encode(), target.encode(), None, kernel.MS_BIND, None)
-    kernel.call("mount", None, target.encode(), None, kernel.MS_REMOUNT | kernel.MS_BIND | _STILL, None)
 
 
 def _pages():

@@ -13,7 +13,7 @@ from _frozen_importlib_external import SourceFileLoader
 
 REPORT = "/run/report"
 _WORKSPACE, _PROGRAMS = "/workspace/", "/opt/spillbox/"
-_OURS = ("first", "init", "kernel", "launcher", "preload", "run", "wire")
+_OURS = ("first", "init", "kernel", "launcher", "preload_office", "preload_plain", "run", "wire")
 _REHEARSAL = """
 import sys
 def function(n):

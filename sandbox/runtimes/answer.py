@@ -16,7 +16,7 @@ from sandbox.failures import GuestReport, Surroundings
 from sandbox.job import Execution, FileChange, Job, Limits, Skipped, Status, Stream, Usage
 from sandbox.runtimes.session import Outcome
 from sandbox.runtimes.streams import GAP_END, Capture
-from sandbox.workspace import GUEST_PATH, Workspace, name_of
+from sandbox.workspace import Workspace, tool_path
 
 Listed = TypeVar("Listed", FileChange, Skipped)
 
@@ -79,7 +79,7 @@ def answer(
         skipped=skipped,
         warnings=tuple(notes),
         usage=_usage(outcome),
-        script_path=_shown(job.script_path),
+        script_path=tool_path(job.script_path),
         runtime=runtime,
     )
 
@@ -118,11 +118,6 @@ def _first(found: Sequence[Listed]) -> tuple[Listed, ...]:
             break
         shown.append(one)
     return tuple(shown)
-
-
-def _shown(guest_path: str) -> str:
-    """A path as the guest has it, in the language of the tools."""
-    return name_of((os.fsencode(guest_path.removeprefix(GUEST_PATH + "/")),))
 
 
 class _Verdict(NamedTuple):
@@ -238,13 +233,13 @@ def _hint(
 
 def _mentions_docx(workspace: Workspace, job: Job) -> bool:
     with suppress(SpillboxError):
-        return b"docx" in workspace.read_bytes(_shown(job.script_path), max_bytes=_CHUNK_BYTES)
+        return b"docx" in workspace.read_bytes(tool_path(job.script_path), max_bytes=_CHUNK_BYTES)
     return False
 
 
 def _full_text(outcome: Outcome, job: Job, verdict: _Verdict) -> Iterator[bytes]:
     """All of stderr; the traceback too, if the script kept it from stderr."""
-    script = _shown(job.script_path)
+    script = tool_path(job.script_path)
     why = "" if "error.json" in outcome.report else f": {verdict.reason[1]}"
     yield f"{script}: {verdict.status.value}{why}\n".encode()
     tail = b""

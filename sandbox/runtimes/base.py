@@ -23,6 +23,10 @@ class Runtime(Protocol):
     def warnings(self) -> tuple[str, ...]:
         """Limits that are weaker here than promised, each with how to mend it."""
 
+    @property
+    def starts_cold(self) -> bool:
+        """Whether it pays to have a jail got ready, and libraries imported in it, while something else goes on."""
+
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
         final: Awaitable[Job] | None = None,
@@ -46,6 +50,10 @@ class Wrapper:
     @property
     def warnings(self) -> tuple[str, ...]:
         return self._inner.warnings
+
+    @property
+    def starts_cold(self) -> bool:
+        return self._inner.starts_cold
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,

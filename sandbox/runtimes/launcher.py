@@ -27,8 +27,8 @@ _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8  # linux/mount.h
 class Launcher:
     """One launcher. It is used from one thread; any surprise on its wire ends it."""
 
-    def __init__(self, nsjail: Path, walls: Walls, workspaces: Path, identities: Identities) -> None:
-        """Start it; raises `JailFailed`, with the cure, where it can't be."""
+    def __init__(self, kind: str, nsjail: Path, walls: Walls, workspaces: Path, identities: Identities) -> None:
+        """Start one of a kind, ``plain`` or ``office``; raises `JailFailed`, with the cure, where it can't be."""
         self._walls = walls
         self._identities = identities
         self.link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -36,7 +36,7 @@ class Launcher:
         with theirs:
             self._process = NsjailProcess(nsjail, pass_fds=(theirs.fileno(),))
             config = build_launcher_config(
-                walls, workspaces, link_fd=theirs.fileno(), own_ids=Identity(os.geteuid(), os.getegid()),
+                walls, workspaces, kind, link_fd=theirs.fileno(), own_ids=Identity(os.geteuid(), os.getegid()),
                 guest_ids=identities.ranges,
             )  # fmt: skip
             self._process.begin(config)

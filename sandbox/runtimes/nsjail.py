@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 import weakref
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -24,7 +24,7 @@ from sandbox.runtimes.nsjail_config import Walls, build_config
 from sandbox.runtimes.nsjail_process import NsjailProcess, find_nsjail
 from sandbox.runtimes.session import Session, on_thread
 from sandbox.runtimes.streams import OnOutput
-from sandbox.workspace import READ_ONLY_FOLDERS, Identity, Workspace
+from sandbox.workspace import READ_ONLY_FOLDERS, Workspace
 
 _OWN_PROCESSES = 2  # process 1 and its parent are in the group of the run too
 _EARLY_LOOKS = 50
@@ -35,6 +35,7 @@ class NsjailRuntime:
     """Runs each job in a jail of its own. As root each guest has a host uid of its own, else the caller's."""
 
     name = "nsjail"
+    starts_cold = True
 
     def __init__(
         self,
@@ -67,8 +68,9 @@ class NsjailRuntime:
         final: Awaitable[Job] | None = None,
     ) -> Execution:  # fmt: skip
         opened: list[Jail] = []
+        preload = () if final is None else job.libraries
         try:
-            await on_thread(self._threads, lambda: opened.append(self._open(job, workspace)))
+            await on_thread(self._threads, lambda: opened.append(self._open(job, workspace, preload)))
             if final is not None:
                 job = await final
             session = Session(opened[0], job, workspace, on_output=on_output)
@@ -82,7 +84,7 @@ class NsjailRuntime:
                 self._undertaker.submit(jail.bury)
             self._ahead.refill()  # now, and not sooner: it would have taken the processor that this run needed
 
-    def _open(self, job: Job, workspace: Workspace) -> Jail:
+    def _open(self, job: Job, workspace: Workspace, preload: tuple[str, ...]) -> Jail:
         """A jail that is READY; blocks. Raises `JailFailed` with why there is none."""
         read_only = {name: workspace.files_folder / name for name in READ_ONLY_FOLDERS}
         with ExitStack() as holds:
@@ -91,7 +93,9 @@ class NsjailRuntime:
             if self._cgroups is not None:
                 cgroup = cgroups.for_run(self._cgroups, job.limits, own_processes=_OWN_PROCESSES)
                 holds.callback(cgroup.remove)
-            started = self._start(job, identity, read_only)
+            started = self._start(
+                partial(build_config, self._walls, job.limits, identity, read_only=read_only, preload=preload)
+            )
             holds.callback(started.process.close, within_seconds=_GONE_SECONDS)
             try:
                 started.channels.send_filters(self._walls.seccomp)
@@ -112,11 +116,10 @@ class NsjailRuntime:
                 raise
         return jail
 
-    def _start(self, job: Job, identity: Identity, read_only: dict[str, Path]) -> "_Started":
+    def _start(self, config_for: Callable[..., str]) -> "_Started":
         for take in (self._ahead.take, self._ahead.start):
             started = take()
-            config = build_config(self._walls, job, identity, control_fd=started.wire_fd, read_only=read_only)
-            if started.process.begin(config):
+            if started.process.begin(config_for(control_fd=started.wire_fd)):
                 return started
             started.discard()
         raise JailFailed("nsjail ended as soon as it was started. Run `make setup` again.")

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sandbox import guest_root
 from sandbox.guest_root import IMAGE
-from sandbox.job import MIB, Job
+from sandbox.job import MIB, Limits
 from sandbox.runtimes import policy, seccomp
 from sandbox.workspace import GUEST_PATH, Identity
 
@@ -38,9 +38,11 @@ class Walls:
         return self.config_file.read_text()
 
 
-def build_config(walls: Walls, job: Job, identity: Identity, *, control_fd: int, read_only: dict[str, Path]) -> str:
+def build_config(
+    walls: Walls, limits: Limits, identity: Identity, *,
+    control_fd: int, read_only: dict[str, Path], preload: tuple[str, ...] = (),
+) -> str:  # fmt: skip
     """The configuration of one jail. Pure; nothing that a guest chose is in it: its script travels by the wire."""
-    limits = job.limits
     lines = [*_common(walls), f"pass_fd: {control_fd}", *_ids(policy.GUEST_UID, identity.uid, identity.gid)]
     if walls.root_is_known:
         # The jail is built with the guest's ids and capabilities that count only for owners known in its user namespace.
@@ -53,28 +55,32 @@ def build_config(walls: Walls, job: Job, identity: Identity, *, control_fd: int,
         lines.append(
             f"mount {{ dst: '{mount.place}' fstype: 'tmpfs' options: '{mount.options}' rw: true nosuid: true nodev: true{noexec} }}"
         )
-    lines += [_bind(folder, f"{GUEST_PATH}/{name}") for name, folder in read_only.items()]
+    for name, folder in read_only.items():
+        lines.append(
+            f"mount {{ src: {_quoted(folder)} dst: '{GUEST_PATH}/{name}' is_bind: true nosuid: true nodev: true }}"
+        )
     values = policy.resource_limits(limits, with_cgroup=walls.with_cgroup, own_processes=1)
     for name in ("as", "nproc", "cpu"):
         if name not in values:
             lines.append(f"rlimit_{name}_type: HARD")  # the caller's own
     for name, value in values.items():
         lines += [f"rlimit_{name}: {value // MIB if name in _IN_MIB else value}", f"rlimit_{name}_type: VALUE"]
-    lines.append(_program("init", str(control_fd), *job.preload))
+    lines.append(_program("init", str(control_fd), *preload))
     return "\n".join(lines) + "\n"
 
 
 def build_launcher_config(
-    walls: Walls, workspaces: Path, *, link_fd: int, own_ids: Identity, guest_ids: Iterable[tuple[int, int, int]]
-) -> str:
-    """The configuration of the jail around a launcher; ``guest_ids``: inside, outside, count of each range."""
+    walls: Walls, workspaces: Path, kind: str, *,
+    link_fd: int, own_ids: Identity, guest_ids: Iterable[tuple[int, int, int]],
+) -> str:  # fmt: skip
+    """The configuration of the jail around a launcher of a kind; ``guest_ids``: inside, outside, count of each range."""
     lines = [
         *_common(walls),
         f"pass_fd: {link_fd}",
         *_ids(0, own_ids.uid, own_ids.gid),
         *(line for inside, outside, count in guest_ids for line in _ids(inside, outside, outside, count)),
-        _bind(workspaces, "/run/launcher/workspaces"),
-        _program("launcher", str(link_fd)),
+        f"mount {{ src: {_quoted(workspaces)} dst: '/run/launcher/workspaces' is_bind: true nosuid: true nodev: true }}",
+        _program("launcher", str(link_fd), kind),
     ]
     return "\n".join(lines) + "\n"
 
@@ -96,10 +102,6 @@ def _program(name: str, *arguments: str) -> str:
 def _ids(inside: int, uid: int, gid: int, count: int = 1) -> list[str]:
     pairs = (("uidmap", uid), ("gidmap", gid))
     return [f"{kind} {{ inside_id: '{inside}' outside_id: '{outside}' count: {count} }}" for kind, outside in pairs]
-
-
-def _bind(source: Path, place: str) -> str:
-    return f"mount {{ src: {_quoted(source)} dst: '{place}' is_bind: true }}"
 
 
 @lru_cache(maxsize=256)

@@ -38,9 +38,7 @@ UNTIL_GO = ("mount", "umount2", "setresuid", "setresgid", "capset")
 
 
 @cache
-def program(
-    machine: str = platform.machine(), policy_file: Path = POLICY_FILE, *, also: tuple[str, ...] = ()
-) -> bytes:
+def program(machine: str = platform.machine(), policy_file: Path = POLICY_FILE, *, also: tuple[str, ...] = ()) -> bytes:
     """The policy as a program, and ``also`` those calls. Known machines are ``x86_64`` and ``aarch64``.
 
     Raises ValueError for a call in the policy that the table of numbers does not know on any machine.

@@ -38,6 +38,9 @@ from sandbox.workspace import GUEST_PATH, Manifest, Workspace
 
 _log = logging.getLogger(__name__)
 
+KINDS = ("plain", "office")
+"""Of launchers: a script that names no office library gets a jail without them, which is smaller and so faster still."""
+
 _OWN_PROCESSES = 1  # process 1 is in the group of the run too
 _TRIES = 5
 _AFTER_SECONDS = 0.003
@@ -70,40 +73,43 @@ class WarmRuntime:
         self._root = root
         self._workspaces = workspaces.resolve()
         self._cold = NsjailRuntime(root, use_cgroups=use_cgroups, nsjail=nsjail)
-        start = partial(
-            Launcher,
-            nsjail or find_nsjail(),
-            replace(standing, **(walls or {})),
-            self._workspaces,
-            process_identities(),
-        )
+        parts = (nsjail or find_nsjail(), replace(standing, **(walls or {})), self._workspaces, process_identities())
         count = launchers or max(2, min(4, os.cpu_count() or 1))
-        self._pool = _Pool(start, self._cgroups, limits, launchers=count, spares=2 * count)
+        self._pools = {
+            kind: _Pool(partial(Launcher, kind, *parts), self._cgroups, limits, launchers=count, spares=2 * count)
+            for kind in KINDS
+        }
         self._threads = ThreadPoolExecutor(MAX_JAILS, thread_name_prefix="warm-run")
-        self._close = weakref.finalize(self, _close, self._threads, self._pool, self._cgroups)
+        self._close = weakref.finalize(self, _close, self._threads, tuple(self._pools.values()), self._cgroups)
 
     @property
     def warnings(self) -> tuple[str, ...]:
         """Limits that are weaker here than promised; that every run is a cold one, if no launcher starts."""
-        why = self._pool.why_down
+        why = next(filter(None, (pool.why_down for pool in self._pools.values())), "")
         return (*self._weaker, f"Runs are slower here: no warm jail can be made. {why}") if why else self._weaker
+
+    @property
+    def starts_cold(self) -> bool:
+        """Whether launchers are missing."""
+        return not all(pool.is_up for pool in self._pools.values())
 
     async def ready(self) -> bool:
         """Wait until warm jails can be taken; False if there will be none."""
-        return await asyncio.to_thread(self._pool.wait_until_known)
+        return await asyncio.to_thread(lambda: all(pool.wait_until_known() for pool in self._pools.values()))
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
         final: Awaitable[Job] | None = None,
     ) -> Execution:  # fmt: skip
         run_cold = partial(self._cold.run, run_id=run_id, on_output=on_output)
-        if not self._pool.is_up or not workspace.files_folder.is_relative_to(self._workspaces):
+        pool = self._pools["office" if job.libraries else "plain"]
+        if not pool.is_up or not workspace.files_folder.is_relative_to(self._workspaces):
             return await run_cold(job, workspace, final=final)
         if final is not None:  # nothing has to be got ready: a jail with the libraries stands there already
             job = await final
         for _ in range(_TRIES):
             try:
-                return await self._run_in(await self._pool.take(job.limits), job, workspace, run_id, on_output)
+                return await self._run_in(pool, job, workspace, run_id, on_output)
             except Unfit:
                 break
             except JailLost:  # its launcher died before the script could start
@@ -113,19 +119,20 @@ class WarmRuntime:
         return await run_cold(job, workspace)
 
     async def _run_in(
-        self, jail: Jail, job: Job, workspace: Workspace, run_id: str, on_output: OnOutput | None
+        self, pool: "_Pool", job: Job, workspace: Workspace, run_id: str, on_output: OnOutput | None
     ) -> Execution:
         judge = partial(
             answer, job=job, workspace=workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
             warnings=self.warnings,
         )  # fmt: skip
+        jail = await pool.take(job.limits)
         folder = str(workspace.files_folder.relative_to(self._workspaces))
         try:
             session = Session(jail, job, workspace, folder=folder, on_output=on_output)
-            work = partial(session.run, judge, unfit=partial(_shadows, job.script_path, self._pool.modules))
+            work = partial(session.run, judge, unfit=partial(_shadows, job.script_path, pool.modules))
             return await on_thread(self._threads, work, cancel=session.cancel)
         finally:
-            self._pool.bury(jail)
+            pool.bury(jail)
 
     async def close(self) -> None:
         await self._cold.close()
@@ -153,9 +160,10 @@ def _shadows(script_path: str, modules: frozenset[str], manifest: Manifest) -> b
     return False
 
 
-def _close(threads: ThreadPoolExecutor, pool: "_Pool", groups: CgroupHost | None) -> None:
+def _close(threads: ThreadPoolExecutor, pools: "tuple[_Pool, ...]", groups: CgroupHost | None) -> None:
     threads.shutdown()
-    pool.close()
+    for pool in pools:
+        pool.close()
     if groups is not None:
         groups.close()
 

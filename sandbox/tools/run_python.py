@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from sandbox.documents.check import checking, describe_problem
+from sandbox.documents.check import checking, describe_problem, libraries_in
 from sandbox.errors import InvalidArguments
 from sandbox.job import MIB, Execution, Job, Limits
 from sandbox.tools.registry import Call, Tool, ToolInput
@@ -14,6 +14,9 @@ from sandbox.workspace import GUEST_PATH, guest_name
 
 _MAX_ARGUMENTS_BYTES = 100_000
 """Less than one message of the wire; see `sandbox/guest/wire.py`."""
+
+_LOOKED_AT_BYTES = 256 * 1024
+"""Of a script, for the libraries that it names; so little is read at once, since a thread for it would take longer."""
 
 _MAX_TOLD, _MAX_DOCUMENTS = 10, 100
 _NAMED_LIBRARIES = ("lxml", "openpyxl", "pillow", "python-docx", "python-pptx", "xlsxwriter")
@@ -79,9 +82,11 @@ async def run_python(call: Call, given: RunPythonInput) -> Execution:
         path = given.path
         if path is None:
             path = await asyncio.to_thread(workspace.write_script, given.code or "")
-        script = await asyncio.to_thread(workspace.read_bytes, path)  # raises NotFound, naming files that are near
-        job = Job(script_path=f"{GUEST_PATH}/{guest_name(path)}", arguments=tuple(given.arguments), limits=limits)
-        async with checking(call.runtime, workspace, script, run_id=call.id) as check:
+        libraries = libraries_in(workspace.head(path, bytes=_LOOKED_AT_BYTES))
+        job = Job(
+            script_path=f"{GUEST_PATH}/{guest_name(path)}", arguments=tuple(given.arguments), limits=limits, libraries=libraries
+        )  # fmt: skip
+        async with checking(call.runtime, workspace, libraries, run_id=call.id) as check:
             execution = await call.runtime.run(job, workspace, run_id=call.id, on_output=call.on_output)
             started = time.monotonic()
             documents = await check(execution.files)

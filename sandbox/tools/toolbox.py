@@ -1,6 +1,7 @@
 """All tools over one set of workspaces, one runtime and one ledger: what every surface calls."""
 
 import asyncio
+import json
 import logging
 import os
 import re
@@ -13,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from sandbox import guest_root
-from sandbox.documents.check import checking
+from sandbox.documents.check import OFFICE_LIBRARIES, checking
 from sandbox.errors import (
     Busy,
     Interrupted,
@@ -44,7 +45,7 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class Claiming(Wrapper):
-    """Claims the workspace in the ledger while a run goes on in it."""
+    """Claims the workspace in the ledger for a run, until its call is finished there."""
 
     def __init__(self, inner: Runtime, records: Records) -> None:
         super().__init__(inner)
@@ -57,13 +58,7 @@ class Claiming(Wrapper):
         if not job.keeps_outputs:
             return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
         await in_ledger(self._records.claim, workspace.id, run_id)
-        try:
-            return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
-        finally:
-            try:
-                await in_ledger(self._records.release, workspace.id, run_id)
-            except (LedgerLocked, SQLAlchemyError):  # `finish` releases too, and an answer must not be lost over it
-                _log.exception("the workspace %s could not be released after a run", workspace.id)
+        return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
 
 
 class Toolbox:
@@ -156,28 +151,28 @@ class Toolbox:
     async def try_documents(self) -> Execution:
         """Build one document of each kind in a jail and check them."""
         with self.workspaces.scratch() as workspace:
-            job = Job(script_path=f"{guest_root.PROGRAMS}/try_documents.py")
-            async with checking(self.runtime, workspace, b"", run_id="try") as check:
+            job = Job(script_path=f"{guest_root.PROGRAMS}/try_documents.py", libraries=OFFICE_LIBRARIES)
+            async with checking(self.runtime, workspace, (), run_id="try") as check:
                 execution = await self.runtime.run(job, workspace, run_id="try")
                 documents = await check(execution.files)
         return execution.model_copy(update={"documents": documents})
 
     async def _do(self, tool: AnyTool, call: Call, given: BaseModel) -> BaseModel:
         status = "internal_error"
-        answer: dict[str, Any] = {"code": status, "message": "The service made a mistake. Use a new id to try again."}
+        answer = _problem(status, "The service made a mistake. Use a new id to try again.")
         try:
             output: BaseModel = await tool.function(call, given)
             status = output.status.value if isinstance(output, Execution) else "ok"
-            answer = output.model_dump(mode="json")
+            answer = output.model_dump_json()
         except (Busy, ServiceFault):
             # Not begun, or by no fault of the call: the same id can be tried again.
             await in_ledger(self.records.forget, call.workspace.id, call.id)
             raise
         except SpillboxError as fault:
-            status, answer = fault.code, {"code": fault.code, "message": str(fault)}
+            status, answer = fault.code, _problem(fault.code, str(fault))
             raise
         except asyncio.CancelledError:
-            status, answer = "interrupted", {"code": "interrupted", "message": "The service was stopped."}
+            status, answer = "interrupted", _problem("interrupted", "The service was stopped.")
             raise
         finally:
             try:
@@ -185,6 +180,10 @@ class Toolbox:
             except (SQLAlchemyError, Busy):
                 _log.exception("the answer of the call %s could not be recorded; it is given all the same", call.id)
         return output
+
+
+def _problem(code: str, message: str) -> str:
+    return json.dumps({"code": code, "message": message})
 
 
 async def in_ledger(work: Callable[..., T], *arguments: Any) -> T:

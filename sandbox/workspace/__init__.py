@@ -7,7 +7,7 @@ transfer    what goes into a run's tmpfs, and what is taken out of it
 workspace   the workspace itself: quota, read-only folders, errors that say what to do
 """
 
-from sandbox.workspace.paths import GUEST_PATH, guest_name, name_of, near_paths, segments_of
+from sandbox.workspace.paths import GUEST_PATH, guest_name, name_of, near_paths, segments_of, tool_path
 from sandbox.workspace.transfer import Manifest
 from sandbox.workspace.tree import Identity
 from sandbox.workspace.workspace import READ_ONLY_FOLDERS, FileInfo, Workspace, Workspaces
@@ -24,4 +24,5 @@ __all__ = [
     "name_of",
     "near_paths",
     "segments_of",
+    "tool_path",
 ]

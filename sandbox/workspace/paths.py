@@ -37,6 +37,11 @@ def guest_name(path: str) -> str:
     return os.fsdecode(b"/".join(segments_of(path)))
 
 
+def tool_path(guest_path: str) -> str:
+    """A path of a file in the workspace as a guest has it, in the language of the tools."""
+    return name_of((os.fsencode(guest_path.removeprefix(GUEST_PATH + "/")),))
+
+
 def segments_of(path: str) -> Segments:
     """Parse a path; raises `InvalidPath` for one outside the workspace, or one that no file can have."""
     problem = None

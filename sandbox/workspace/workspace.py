@@ -119,6 +119,11 @@ class Workspace:
             raise TooLarge(f"{path} is larger than {max_bytes:,} bytes. Read it in parts, by lines or in a script.")
         return data
 
+    def head(self, path: str, *, bytes: int) -> bytes:
+        """The beginning of the file's content; raises `NotFound`, naming files that are near."""
+        with self.open_file(path) as file:
+            return file.read(bytes)
+
     def exists(self, path: str) -> bool:
         """Whether a regular file is at ``path``."""
         return self._store.size(segments_of(path)) is not None

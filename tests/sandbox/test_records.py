@@ -54,7 +54,7 @@ def test_one_run_goes_on_in_a_workspace(records: Records) -> None:
     records.claim("w", "a")
     with pytest.raises(Busy):
         records.claim("w", "b")
-    records.release("w", "a")
+    records.finish("w", "a", "ok", "{}")
     records.claim("w", "b")
 
 

@@ -1,4 +1,7 @@
-"""What a launcher imports, and uses once, so that no run has to: templates are parsed, patterns compiled, pages read."""
+"""The office libraries, which a launcher imports and uses once, so that no run has to.
+
+Templates are parsed, patterns compiled, pages of libraries read.
+"""
 
 import datetime
 import io
@@ -14,13 +17,11 @@ import pptx
 import pptx.chart.data
 import pptx.enum.chart
 import pptx.util
+import preload_plain
 import xlsxwriter
 
 # fmt: off
 _ALSO = (
-    "base64", "bisect", "calendar", "collections", "copy", "csv", "dataclasses", "decimal", "enum", "fractions", "functools",
-    "glob", "hashlib", "itertools", "json", "math", "pathlib", "random", "re", "shutil", "statistics", "string", "textwrap",
-    "time", "traceback", "typing", "unicodedata", "warnings", "zipfile", "zoneinfo",
     "docx.enum.section", "docx.enum.style", "docx.enum.table", "docx.enum.text", "docx.oxml", "docx.oxml.ns", "lxml.etree",
     "openpyxl.chart.label", "openpyxl.chart.series", "openpyxl.comments", "openpyxl.drawing.image", "openpyxl.formatting.rule",
     "openpyxl.utils", "openpyxl.worksheet.datavalidation", "openpyxl.worksheet.table", "PIL.ImageDraw", "PIL.ImageFont",
@@ -29,8 +30,9 @@ _ALSO = (
 # fmt: on
 
 
-def use_everything():
+def preload():
     """Build one small document of each kind in memory."""
+    preload_plain.preload()
     for name in _ALSO:
         __import__(name)
     picture = io.BytesIO()
