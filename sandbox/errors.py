@@ -18,6 +18,7 @@
         ├── GuestRootMissing
         ├── SetupFailed
         └── JailFailed
+            └── JailLost
 
 Each class has a stable ``code`` that clients may test; the message says what to do next.
 """
@@ -131,6 +132,10 @@ class JailFailed(ServiceFault):
     """The jail could not be started."""
 
     code = "jail_failed"
+
+
+class JailLost(JailFailed):
+    """The jail ended before its script could start; another one can run it."""
 
 
 def error_of(code: str, message: str) -> SpillboxError:

@@ -13,31 +13,38 @@ from typing import Any
 import pytest
 
 from sandbox import guest_root
+from sandbox.documents.check import libraries_in
 from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.records import Records
 from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.nsjail import NsjailRuntime
+from sandbox.runtimes.warm import WarmRuntime
 from sandbox.tools.toolbox import Toolbox
 from sandbox.workspace import Workspace, Workspaces
 
 DATA_FOLDER = Path(os.environ.get("SPILLBOX_DATA_DIR", ".spillbox"))
 REQUIRED = [name for name in os.environ.get("REQUIRE_RUNTIMES", "").split(",") if name]
 
-MAKERS: dict[str, Callable[[GuestRoot], Runtime]] = {
-    "nsjail": NsjailRuntime,
-    # What an ordinary user without delegated control groups gets; as root too, so that both are tested everywhere.
-    "nsjail-rlimits": lambda root: NsjailRuntime(root, use_cgroups=False),
+# The second of each is what an ordinary user without delegated control groups gets; as root too, so that all are tested everywhere.
+MAKERS: dict[str, Callable[[GuestRoot, Path], Runtime]] = {
+    "nsjail": lambda root, _: NsjailRuntime(root),
+    "nsjail-rlimits": lambda root, _: NsjailRuntime(root, use_cgroups=False),
+    "warm": WarmRuntime,
+    "warm-rlimits": lambda root, folder: WarmRuntime(root, folder, use_cgroups=False),
 }
 
 
 def jail_pids() -> set[int]:
-    """Processes of jails that run now, on the whole machine: process 1 of each, and the script's, which is its fork."""
+    """Processes of jails in which a script runs now, on the whole machine: process 1 of each, and the script's, its fork."""
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if b"/opt/spillbox/init.pyc" in (process / "cmdline").read_bytes():
+            command = (process / "cmdline").read_bytes()
+            is_ours = any(name in command for name in (b"/opt/spillbox/init.pyc", b"/opt/spillbox/launcher.pyc"))
+            # A launcher, and a jail that stands spare, still see what is hidden from a run.
+            if is_ours and " /run/launcher " not in (process / "mountinfo").read_text():
                 found.add(int(process.name))
         except OSError:
             continue
@@ -70,14 +77,18 @@ def root() -> GuestRoot:
 
 
 @pytest.fixture(scope="session", params=MAKERS)
-def runtime(request: pytest.FixtureRequest, root: GuestRoot) -> Iterator[Runtime]:
+def runtime(
+    request: pytest.FixtureRequest, root: GuestRoot, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Runtime]:
     """Every runtime that this machine has."""
     try:
-        made = MAKERS[request.param](root)
+        made = MAKERS[request.param](root, tmp_path_factory.getbasetemp())
     except SpillboxError as why:
         unavailable(request.param, why)
         raise
-    if "cgroups" in REQUIRED and request.param == "nsjail" and made.warnings:
+    if isinstance(made, WarmRuntime) and not asyncio.run(made.ready()):
+        unavailable(request.param, made.warnings)
+    if "cgroups" in REQUIRED and "rlimits" not in request.param and made.warnings:
         pytest.fail(f"control groups are required and are not here: {made.warnings[0]}")
     yield made
     asyncio.run(made.close())
@@ -106,11 +117,20 @@ def run(runtime: Runtime, workspace: Workspace) -> Run:
 
 def runner(runtime: Runtime, workspace: Workspace) -> Run:
     async def run_text(
-        code: str | bytes, *arguments: str, name: str = "scripts/script.py", on_output: Any = None, **limits: Any
-    ) -> Execution:
-        workspace.write(name, code if isinstance(code, bytes) else code.encode())
-        job = Job(script_path=f"/workspace/{name}", arguments=arguments, limits=Limits(**limits))
-        return await runtime.run(job, workspace, run_id="r", on_output=on_output)
+        code: str | bytes, *arguments: str, name: str = "scripts/script.py", on_output: Any = None,
+        may_be_cold: bool = False, **limits: Any,
+    ) -> Execution:  # fmt: skip
+        source = code if isinstance(code, bytes) else code.encode()
+        workspace.write(name, source)
+        job = Job(
+            script_path=f"/workspace/{name}",
+            arguments=arguments,
+            limits=Limits(**limits),
+            libraries=libraries_in(source),
+        )
+        done = await runtime.run(job, workspace, run_id="r", on_output=on_output)
+        assert may_be_cold or done.runtime == runtime.name
+        return done
 
     return run_text
 

@@ -102,7 +102,8 @@ def _system_call(name: str, arguments: str = "0, 0, 0, 0, 0", *, ends_process: b
 FATAL_CALLS = tuple(
     _system_call(name)
     for name in NUMBERS
-    if name not in ("clone3", "pidfd_open", "chroot", "execveat", "init_module", "kexec_load", "unshare", "mount")
+    if name
+    not in ("clone3", "pidfd_open", "chroot", "execveat", "init_module", "kexec_load", "seccomp", "unshare", "mount")
 )
 FATAL_WITH_ARGUMENTS = (
     _system_call("unshare", "0x10000000, 0, 0, 0, 0"),
@@ -111,6 +112,9 @@ FATAL_WITH_ARGUMENTS = (
     _system_call("execveat", "-1, b'', 0, 0, 0"),
     _system_call("init_module", "0, 0, b'', 0, 0"),
     _system_call("kexec_load", "0, 0, 0, 0, 0"),
+    _system_call(
+        "seccomp", "99, 0, 0, 0, 0"
+    ),  # no such operation: the strict mode of 0 would end the process by itself
 )
 ANSWERED_CALLS = (_system_call("clone3", ends_process=False),)
 
@@ -191,7 +195,7 @@ PROCESSES = (
         code=_HEAD + "print('HELD' if os.uname().nodename == 'spillbox' else f'ESCAPED: {os.uname().nodename}')",
         enforced_by="uts namespace",
         cases=("R11",),
-        config=config(without="clone_newuts"),
+        config=config(without="clone_newuts").replace('hostname: "spillbox"', ""),
     ),
 )
 
@@ -213,7 +217,7 @@ READS = (
         code=_SEARCH,
         enforced_by="mount namespace, guest root",
         cases=("R11",),
-        config=config(extra=f'\nmount {{ src: "{SECRET_PLACE}" dst: "/run/report" is_bind: true }}\n'),
+        config=config(extra=f'\nmount {{ src: "{SECRET_PLACE}" dst: "/run/launcher" is_bind: true }}\n'),
     ),
     Attack(
         name="the service's environment",

@@ -51,7 +51,8 @@ def run_script(path, arguments):
     except SystemExit as leaving:
         exit_code = _exit_code_of(leaving)
     except BaseException as exception:
-        exception.__traceback__ = exception.__traceback__.tb_next  # the first frame is this function's
+        while exception.__traceback__ and exception.__traceback__.tb_frame.f_globals is globals():
+            exception.__traceback__ = exception.__traceback__.tb_next  # ours, above the script's own
         _show(exception)
         exit_code = 1
     _leave(main, exit_code)

@@ -229,9 +229,9 @@ class _Version2:
 class _Run2:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        peak = folder / "memory.peak"  # since Linux 5.19
+        peak = _File(folder / "memory.peak", otherwise=folder / "memory.current")  # the first since Linux 5.19
         self._cpu, self._peak, self._oom, self._forks = self._files = (
-            _File(folder / "cpu.stat"), _File(peak if peak.exists() else folder / "memory.current"),
+            _File(folder / "cpu.stat"), peak,
             _File(folder / "memory.events"), _File(folder / "pids.events"),
         )  # fmt: skip
 
@@ -255,12 +255,17 @@ class _Run2:
 
 
 class _File:
-    """A file of the kernel's that is kept open, since each run waits until four of them are read."""
+    """A file of the kernel's that is kept open once it was read, since each run waits until four of them are read."""
 
-    def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    def __init__(self, path: Path, *, otherwise: Path | None = None) -> None:
+        self._path = path
+        self._otherwise = otherwise
+        self._fd = -1
 
     def text(self) -> str:
+        if self._fd < 0:
+            path = self._path if self._otherwise is None or self._path.exists() else self._otherwise
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         return os.pread(self._fd, _MAX_FILE_BYTES, 0).decode()
 
     def field(self, key: str) -> int:
@@ -271,7 +276,8 @@ class _File:
         return 0
 
     def close(self) -> None:
-        os.close(self._fd)
+        if self._fd >= 0:
+            os.close(self._fd)
 
 
 def _new_name() -> str:

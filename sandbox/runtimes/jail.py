@@ -9,7 +9,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Self
 
-from sandbox.errors import JailFailed
+from sandbox.errors import JailLost
 from sandbox.guest import wire
 from sandbox.runtimes.cgroups import RunCgroup
 from sandbox.workspace import Identity
@@ -18,10 +18,6 @@ START_SECONDS = 20
 _BURY_SECONDS = 10
 _MAX_SAID_CHARACTERS = 500
 _CREDENTIALS = "3i"
-
-
-class JailLost(JailFailed):
-    """The jail ended before its script could start; another one can run it."""
 
 
 class Channels:

@@ -79,6 +79,7 @@ class Launcher:
                 pid, _ = channels.receive(wire.BORN)
                 if cgroup is not None:
                     join(cgroup, pid)
+                    cgroup.counters()  # so that its files are open when a run waits for them
                 channels.send_filters(seccomp.program(also=seccomp.UNTIL_GO), self._walls.seccomp)
                 return Jail.when_ready(channels, identity, cgroup, holds)
             except BaseException:

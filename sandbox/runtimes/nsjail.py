@@ -12,14 +12,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from sandbox.errors import JailFailed
+from sandbox.errors import JailFailed, JailLost
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
 from sandbox.runtimes.cgroups import CgroupHost, RunCgroup, find_for_service
 from sandbox.runtimes.identities import MAX_JAILS, process_identities
-from sandbox.runtimes.jail import Channels, Jail, JailLost, join
+from sandbox.runtimes.jail import Channels, Jail, join
 from sandbox.runtimes.nsjail_config import Walls, build_config
 from sandbox.runtimes.nsjail_process import NsjailProcess, find_nsjail
 from sandbox.runtimes.session import Session, on_thread
@@ -79,6 +79,11 @@ class NsjailRuntime:
                 warnings=self.warnings,
             )  # fmt: skip
             return await on_thread(self._threads, partial(session.run, judge), cancel=session.cancel)
+        except BaseException:
+            for jail in opened:  # nothing of a run that was cancelled, even before it began, goes on
+                jail.kill()
+                await on_thread(self._threads, jail.wait)
+            raise
         finally:
             for jail in opened:
                 self._undertaker.submit(jail.bury)

@@ -88,7 +88,6 @@ def build_launcher_config(
 def _common(walls: Walls) -> list[str]:
     return [
         f"mount {{ src: {_quoted(walls.root)} dst: '/' is_bind: true }}",
-        f"hostname: '{policy.HOSTNAME}'",
         walls.reviewed,
         *(f"envar: {_quoted(f'{name}={value}')}" for name, value in walls.environment.items()),
     ]

@@ -12,6 +12,7 @@ All of it on one thread of the run's own, since each change of threads takes a t
 import asyncio
 import os
 import select
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -19,10 +20,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from sandbox.errors import JailLost
 from sandbox.guest import wire
 from sandbox.job import Execution, FileChange, Job, Skipped, Status
 from sandbox.runtimes.cgroups import Counters
-from sandbox.runtimes.jail import Jail, JailLost
+from sandbox.runtimes.jail import Jail
 from sandbox.runtimes.process_tree import proportional_memory_bytes
 from sandbox.runtimes.streams import Capture, OnOutput
 from sandbox.workspace import Manifest, Workspace
@@ -31,7 +33,8 @@ T = TypeVar("T")
 
 _LOOK_SECONDS = 0.1
 _MAX_REPORT_BYTES = 1 << 20
-_READ_BYTES = 256 * 1024
+_READ_BYTES = 64 * 1024  # what a pipe holds
+_WAITING_READS = 16
 
 
 @dataclass
@@ -75,6 +78,7 @@ class Session:
         self._folder = folder
         self._on_output = on_output
         self._loop = asyncio.get_running_loop()
+        self._room = threading.Semaphore(_WAITING_READS)
         self._cancelled = False
         self._saw_kill = False
         limits = job.limits
@@ -168,8 +172,17 @@ class Session:
             if not capture.feed(data):
                 self._over_output_limit()
             if self._on_output is not None:
-                self._loop.call_soon_threadsafe(self._on_output, capture.name, data)
+                # A loop that is behind holds the script up, and not the memory; but never the run's clock for long.
+                self._room.acquire(timeout=_LOOK_SECONDS)
+                self._loop.call_soon_threadsafe(self._hand_on, self._on_output, capture.name, data)
         return bool(data)
+
+    def _hand_on(self, on_output: OnOutput, name: str, data: bytes) -> None:
+        """On the event loop."""
+        try:
+            on_output(name, data)
+        finally:
+            self._room.release()
 
     def _look(self) -> None:
         """Stop a run over its processor time, or over its memory: at once, and not only when its main process notices."""

@@ -20,14 +20,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sandbox.errors import JailFailed
+from sandbox.errors import JailFailed, JailLost
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
 from sandbox.runtimes.cgroups import CgroupHost
 from sandbox.runtimes.identities import MAX_JAILS, process_identities
-from sandbox.runtimes.jail import Jail, JailLost
+from sandbox.runtimes.jail import Jail
 from sandbox.runtimes.launcher import Launcher
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.nsjail_config import LAUNCHER_CONFIG_FILE, Walls

@@ -200,12 +200,16 @@ async def test_a_traceback_is_kept_even_if_the_script_hides_it(run: Run, workspa
 @pytest.mark.case("R19")
 async def test_a_script_may_shadow_a_library_and_read_itself(run: Run) -> None:
     shadow = await run(
-        "import json\nprint(json.__file__ if hasattr(json, '__file__') else '', __name__)", name="json.py"
+        "import json\nprint(json.__file__ if hasattr(json, '__file__') else '', __name__)",
+        name="json.py",
+        may_be_cold=True,
     )
     assert shadow.stdout.text == "/workspace/json.py json\n/workspace/json.py __main__\n"
-    library = await run("raise RuntimeError('mine')", name="openpyxl.py")
+    library = await run("raise RuntimeError('mine')", name="openpyxl.py", may_be_cold=True)
     assert library.error is not None
     assert library.error.message == "mine"
+    beside = await run("import json", "x", name="beside.py", may_be_cold=True)
+    assert beside.stdout.text == "/workspace/json.py json\n"
     itself = await run("print(open(__file__).read() == open('scripts/script.py').read())")
     assert itself.stdout.text == "True\n"
 

@@ -32,7 +32,9 @@ async def attack_with(runtime: Runtime, workspace: Workspace, code: str, targets
     workspace.write("scripts/attack.py", code.encode())
     arguments = targets.arguments if targets else ()
     job = Job(script_path="/workspace/scripts/attack.py", arguments=arguments, limits=Limits(wall_seconds=10))
-    return await runtime.run(job, workspace, run_id="attack")
+    done = await runtime.run(job, workspace, run_id="attack")
+    assert done.runtime == runtime.name
+    return done
 
 
 EVERY = [pytest.param(attack, id=attack.name, marks=pytest.mark.case(*attack.cases)) for attack in ATTACKS]

@@ -20,7 +20,7 @@ def records(tmp_path: Path) -> Records:
 def test_an_id_is_accepted_once(records: Records) -> None:
     assert records.accept("a", "w", "run_python", {"code": "1"}) is Acceptance.MINE
     assert records.accept("a", "w", "run_python", {"code": "1"}) is Acceptance.BUSY
-    records.finish("w", "a", "succeeded", {"exit_code": 0})
+    records.finish("w", "a", "succeeded", '{"exit_code": 0}')
     assert records.accept("a", "w", "run_python", {"code": "1"}) is Acceptance.DONE
     record = records.get("w", "a")
     assert (record.state, record.status, record.answer) == (State.DONE, "succeeded", {"exit_code": 0})
@@ -98,14 +98,14 @@ def test_a_finished_run_holds_no_workspace(records: Records) -> None:
     for name in "ab":
         records.accept(name, "w", "t", {})
     records.claim("w", "a")
-    records.finish("w", "a", "succeeded", {})
+    records.finish("w", "a", "succeeded", "{}")
     records.claim("w", "b")
 
 
 def test_an_answer_is_written_once(records: Records) -> None:
     records.accept("a", "w", "t", {})
-    records.finish("w", "a", "first", {})
-    records.finish("w", "a", "second", {})
+    records.finish("w", "a", "first", "{}")
+    records.finish("w", "a", "second", "{}")
     assert records.get("w", "a").status == "first"
 
 
@@ -130,7 +130,7 @@ def test_a_late_finish_of_an_interrupted_call_changes_nothing(tmp_path: Path) ->
     ours.accept("a", "w", "t", {})
     theirs = Records.in_folder(tmp_path)
     theirs._owner = "1:1"
-    theirs.finish("w", "a", "stolen", {})
+    theirs.finish("w", "a", "stolen", "{}")
     assert ours.get("w", "a").state is State.ACCEPTED
 
 

@@ -314,7 +314,7 @@ def test_only_what_a_crash_left_long_ago_is_swept(workspaces: Workspaces) -> Non
     workspace = workspaces.open("w")
     workspace.write("a.txt", b"x")
     old, new = workspace.spool_folder / "old", workspace.spool_folder / "new"
-    scratch = workspaces.root.parent / "scratch" / "old"
+    scratch = workspaces.root / ".scratch" / "old"
     (scratch / "files").mkdir(parents=True)
     for left in (old, new):
         left.write_bytes(b"half")

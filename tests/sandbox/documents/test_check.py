@@ -41,7 +41,7 @@ def run_once(jail: NsjailRuntime, workspace: Workspace) -> Run:
 def check(jail: NsjailRuntime, workspace: Workspace) -> Check:
     async def check_paths(*paths: str) -> dict[str, DocumentCheck]:
         changes = [FileChange(path=path, bytes=1, change="created") for path in paths]
-        async with checking(jail, workspace, b"import docx", run_id="r") as check_changes:
+        async with checking(jail, workspace, ("docx",), run_id="r") as check_changes:
             results = await check_changes(changes)
         return {result.path: result for result in results}
 
@@ -136,7 +136,7 @@ async def test_a_check_that_can_not_be_made_does_not_lose_the_run(
 ) -> None:
     broken = NsjailRuntime(root, nsjail=tmp_path / "none")
     workspace.write("a.csv", b"a")
-    async with checking(broken, workspace, b"", run_id="r") as check_changes:
+    async with checking(broken, workspace, (), run_id="r") as check_changes:
         results = await check_changes([FileChange(path="a.csv", bytes=1, change="created")])
     assert [(result.ok, "could not be checked" in (result.problem or "")) for result in results] == [(None, True)]
 
