@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import uvicorn
+import uvloop
 from pydantic import ValidationError
 
-from api.app import create_app, toolbox_of
+from api.app import create_app, prove, toolbox_of
 from api.auth import UnsafeBinding, require_safe_binding
 from api.http import describe
 from api.settings import Settings
@@ -98,18 +99,21 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(settings: Settings, _: argparse.Namespace) -> int:
     require_safe_binding(settings)
-    asyncio.run(_prove(settings))
-    uvicorn.run(
-        create_app(settings), host=settings.host, port=settings.port, server_header=False,
-        timeout_graceful_shutdown=_GRACE_SECONDS,
-    )  # fmt: skip
-    return 0
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve_until_stopped(settings))
 
 
-async def _prove(settings: Settings) -> None:
-    """Find out in one line, and not in the server's traceback, whether jails can be made here."""
+async def _serve_until_stopped(settings: Settings) -> int:
     async with toolbox_of(settings) as box:
-        await box.prove()
+        app = create_app(settings, box, await prove(box))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                app, host=settings.host, port=settings.port, server_header=False, access_log=False,
+                timeout_graceful_shutdown=_GRACE_SECONDS,
+            )
+        )  # fmt: skip
+        await server.serve()
+        return 0 if server.started else _EXIT_FAULT
 
 
 def _run(settings: Settings, arguments: argparse.Namespace) -> int:
@@ -138,7 +142,7 @@ def _put(workspace: Workspace, arguments: argparse.Namespace) -> str:
 
 
 async def _run_script(settings: Settings, arguments: argparse.Namespace) -> Execution:
-    async with toolbox_of(settings) as box:
+    async with toolbox_of(settings, runtime="nsjail") as box:  # for one script there is nothing to keep warm
         path = _put(box.workspaces.open(arguments.workspace), arguments)
         print_live = None if arguments.json else _print_live
         call: dict[str, Any] = {"path": path, "arguments": arguments.arguments}
@@ -185,7 +189,7 @@ def _setup(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _try_guest(settings: Settings) -> Execution:
-    async with toolbox_of(settings) as box:
+    async with toolbox_of(settings, runtime="nsjail") as box:
         return await box.try_documents()
 
 
@@ -196,7 +200,8 @@ def _doctor(settings: Settings, arguments: argparse.Namespace) -> int:
     else:
         for finding in findings:
             word = "WEAKER" if finding.weaker and finding.is_real else "ok" if finding.is_real else "NOT REAL"
-            print(f"{word:<9}{finding.what}\n         by: {finding.enforced_by}\n         seen: {finding.proof}")
+            print(f"{word:<9}{finding.what} ({finding.runtime})")
+            print(f"         by: {finding.enforced_by}\n         seen: {finding.proof}")
         for cure in dict.fromkeys(finding.cure for finding in findings if finding.cure):
             print(f"\n{cure}")
         real = sum(finding.is_real for finding in findings)
@@ -212,7 +217,7 @@ async def _examine(settings: Settings) -> list[Finding]:
 
 
 def _tools(settings: Settings, arguments: argparse.Namespace) -> int:
-    box = toolbox_of(settings)
+    box = toolbox_of(settings, runtime="nsjail")
     print(json.dumps([describe(tool, arguments.format) for tool in box.tools.values()], indent=2))
     return 0
 

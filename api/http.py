@@ -14,12 +14,13 @@ from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from fastapi.responses import FileResponse, StreamingResponse
 from fastapi.security import HTTPBearer
 from fastapi.sse import format_sse_event
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.types import Receive, Scope, Send
 
 from api.errors import Problem, problem_of, unexpected
 from api.settings import Settings
+from sandbox.doctor.doctor import Finding
 from sandbox.errors import InvalidArguments, SpillboxError, TooLarge
 from sandbox.job import FileChange
 from sandbox.records import Record
@@ -56,12 +57,13 @@ class Readiness(BaseModel):
     """Whether the service does what it promises here."""
 
     status: Literal["ready"]
-    runtime: str
-    warnings: list[str]
-    """Limits that are weaker on this host than promised, each with how to mend it."""
+    runtimes: list[str] = Field(description="Where runs go now: the first, or what it falls back on.")
+    warnings: list[str] = Field(description="What is weaker on this host than promised, each with how to mend it.")
+    proved: int = Field(description="Walls and limits that were tried at the start and held, in each of the runtimes.")
+    weaker: list[str] = Field(description="Those among them that this host holds less strictly than promised.")
 
 
-def routes(box: Toolbox, settings: Settings) -> APIRouter:
+def routes(box: Toolbox, settings: Settings, findings: list[Finding]) -> APIRouter:
     """All routes over one toolbox."""
     # The guard in front of the application asks for the key; this tells of it.
     bearer = [Depends(HTTPBearer(auto_error=False))] if settings.api_key else []
@@ -86,9 +88,15 @@ def routes(box: Toolbox, settings: Settings) -> APIRouter:
 
     @router.get("/readyz", tags=["health"])
     async def readyz() -> Readiness:
-        """Whether it can run scripts, and which limits are weaker than promised."""
+        """Whether it can run scripts, what was proved at the start, and which limits are weaker than promised."""
         box.require_guest_root()
-        return Readiness(status="ready", runtime=box.runtime.name, warnings=list(box.runtime.warnings))
+        return Readiness(
+            status="ready",
+            runtimes=[part.name for part in box.runtime.parts],
+            warnings=list(box.runtime.warnings),
+            proved=sum(finding.is_real for finding in findings),
+            weaker=list(dict.fromkeys(finding.what for finding in findings if finding.weaker)),
+        )
 
     return router
 

@@ -6,6 +6,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sandbox.job import MIB, Limits
+from sandbox.tools.toolbox import RuntimeName
 
 
 class Settings(BaseSettings):
@@ -20,6 +21,10 @@ class Settings(BaseSettings):
         None,
         min_length=16,
         description="At least 16 characters. If set, every request must bear it: `Authorization: Bearer …`.",
+    )
+    runtime: RuntimeName = Field(
+        "warm",
+        description="`warm`: fresh jails around interpreters that are there already; `nsjail`: new ones for each run.",
     )
     slots: int | None = Field(None, ge=1, le=100, description="Runs at once; the number of processors if not set.")
     queue_length: int = Field(128, ge=0, description="Runs that may wait for a slot; one more is refused as busy.")

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable
 
 from sandbox.job import Execution, FileChange, Job, Status, Stream
+from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import GUEST_PATH, Workspace
 
@@ -25,6 +26,11 @@ class FakeRuntime:
         self._status = status
         self._writes = writes or {}
 
+    @property
+    def parts(self) -> tuple[Runtime, ...]:
+        """None: no run goes anywhere, and there are no walls to prove."""
+        return ()
+
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
         final: Awaitable[Job] | None = None,
@@ -46,6 +52,9 @@ class FakeRuntime:
             script_path=job.script_path.removeprefix(GUEST_PATH + "/"),
             runtime=self.name,
         )
+
+    async def ready(self) -> None:
+        """It is."""
 
     async def close(self) -> None:
         """Nothing to stop."""

@@ -86,7 +86,8 @@ def runtime(
     except SpillboxError as why:
         unavailable(request.param, why)
         raise
-    if isinstance(made, WarmRuntime) and not asyncio.run(made.ready()):
+    asyncio.run(made.ready())
+    if made not in made.parts:
         unavailable(request.param, made.warnings)
     if "cgroups" in REQUIRED and "rlimits" not in request.param and made.warnings:
         pytest.fail(f"control groups are required and are not here: {made.warnings[0]}")

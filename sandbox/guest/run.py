@@ -45,6 +45,8 @@ def run_script(path, arguments):
     sys.modules["__main__"] = main
     for ours in _OURS:
         sys.modules.pop(ours, None)
+    if "threading" in sys.modules:
+        sys.modules["threading"].main_thread()._set_native_id()  # it was imported in a process above this one
     exit_code = 0
     try:
         exec(_code_of(path), main.__dict__)

@@ -24,6 +24,10 @@ class Runtime(Protocol):
         """Limits that are weaker here than promised, each with how to mend it."""
 
     @property
+    def parts(self) -> tuple["Runtime", ...]:
+        """The runtimes that runs really go to: itself, and what it falls back on."""
+
+    @property
     def starts_cold(self) -> bool:
         """Whether it pays to have a jail got ready, and libraries imported in it, while something else goes on."""
 
@@ -32,6 +36,9 @@ class Runtime(Protocol):
         final: Awaitable[Job] | None = None,
     ) -> Execution:  # fmt: skip
         """Run one job in one workspace. With ``final``, get ready for ``job``, then wait for its last form and run that."""
+
+    async def ready(self) -> None:
+        """Wait until runs are as fast as they will be, or it is clear that they will not become faster."""
 
     async def close(self) -> None:
         """Stop what is kept between runs."""
@@ -52,6 +59,10 @@ class Wrapper:
         return self._inner.warnings
 
     @property
+    def parts(self) -> tuple[Runtime, ...]:
+        return self._inner.parts
+
+    @property
     def starts_cold(self) -> bool:
         return self._inner.starts_cold
 
@@ -60,6 +71,9 @@ class Wrapper:
         final: Awaitable[Job] | None = None,
     ) -> Execution:  # fmt: skip
         return await self._inner.run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+
+    async def ready(self) -> None:
+        await self._inner.ready()
 
     async def close(self) -> None:
         await self._inner.close()

@@ -17,6 +17,7 @@ from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
+from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.cgroups import CgroupHost, RunCgroup, find_for_service
 from sandbox.runtimes.identities import MAX_JAILS, process_identities
 from sandbox.runtimes.jail import Channels, Jail, join
@@ -62,6 +63,13 @@ class NsjailRuntime:
         self._threads = ThreadPoolExecutor(MAX_JAILS, thread_name_prefix="nsjail-run")
         self._undertaker = ThreadPoolExecutor(1, thread_name_prefix="nsjail-bury")
         self._close = weakref.finalize(self, _close, self._ahead, self._threads, self._undertaker, self._cgroups)
+
+    @property
+    def parts(self) -> tuple[Runtime, ...]:
+        return (self,)
+
+    async def ready(self) -> None:
+        """It always is."""
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,

@@ -25,6 +25,7 @@ from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
+from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.cgroups import CgroupHost
 from sandbox.runtimes.identities import MAX_JAILS, process_identities
 from sandbox.runtimes.jail import Jail
@@ -93,9 +94,14 @@ class WarmRuntime:
         """Whether launchers are missing."""
         return not all(pool.is_up for pool in self._pools.values())
 
-    async def ready(self) -> bool:
-        """Wait until warm jails can be taken; False if there will be none."""
-        return await asyncio.to_thread(lambda: all(pool.wait_until_known() for pool in self._pools.values()))
+    @property
+    def parts(self) -> tuple[Runtime, ...]:
+        return (self._cold,) if self.starts_cold else (self, self._cold)
+
+    async def ready(self) -> None:
+        """Wait until all spare jails stand, or it is clear that there will be none."""
+        for pool in self._pools.values():
+            await asyncio.to_thread(pool.wait_until_known)
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
@@ -227,11 +233,10 @@ class _Pool:
     def _is_down(self) -> bool:
         return self._closed or (not self._up and len(self._failed) == len(self._threads))
 
-    def wait_until_known(self) -> bool:
+    def wait_until_known(self) -> None:
         """Block until all spare jails stand, or it is clear that there will be none."""
         with self._changed:
             self._changed.wait_for(lambda: len(self._spares) == self._wanted or self._is_down())
-            return not self._is_down()
 
     async def take(self, limits: Limits) -> Jail:
         """A jail for these limits: a spare one, or a new one. Raises `_Down` if there can be none."""

@@ -8,7 +8,7 @@ import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
@@ -19,7 +19,6 @@ from sandbox.errors import (
     Busy,
     Interrupted,
     InvalidArguments,
-    JailFailed,
     LedgerLocked,
     NotFound,
     ServiceFault,
@@ -27,11 +26,12 @@ from sandbox.errors import (
     error_of,
 )
 from sandbox.guest_root import GuestRoot
-from sandbox.job import Execution, Job, Limits, Status
+from sandbox.job import Execution, Job, Limits
 from sandbox.records import Acceptance, Record, Records, State
 from sandbox.runtimes.base import Runtime, Wrapper
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.streams import OnOutput
+from sandbox.runtimes.warm import WarmRuntime
 from sandbox.tools import files, run_python
 from sandbox.tools.queue import Queue
 from sandbox.tools.registry import AnyTool, Call
@@ -140,14 +140,6 @@ class Toolbox:
         if self._guest_root is not None:
             guest_root.load(self._guest_root)
 
-    async def prove(self) -> None:
-        """Run a trivial script of our own; raises `JailFailed` where no jail can be made, with the cure."""
-        with self.workspaces.scratch() as workspace:
-            job = Job(script_path=f"{guest_root.PROGRAMS}/wire.py", keeps_outputs=False)
-            execution = await self.runtime.run(job, workspace, run_id="prove")
-        if execution.status is not Status.SUCCEEDED:
-            raise JailFailed(f"A trivial script did not run: {execution.error.summary if execution.error else ''}")
-
     async def try_documents(self) -> Execution:
         """Build one document of each kind in a jail and check them."""
         with self.workspaces.scratch() as workspace:
@@ -196,13 +188,18 @@ async def in_ledger(work: Callable[..., T], *arguments: Any) -> T:
     return work(*arguments)
 
 
+RuntimeName = Literal["warm", "nsjail"]
+
+
 def open_toolbox(
-    data_folder: str | Path, *, limits: Limits = Limits(), slots: int | None = None, queue_length: int = 128  # noqa: B008
+    data_folder: str | Path, *, limits: Limits = Limits(), slots: int | None = None, queue_length: int = 128,  # noqa: B008
+    runtime: RuntimeName = "warm",
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
 
     Needs the guest root of `spillbox setup` in the data folder (`GuestRootMissing` says so). Calls that an ended
-    process left unfinished are marked as interrupted.
+    process left unfinished are marked as interrupted. ``warm`` keeps interpreters that have the libraries, about a second
+    after the start, and runs go into fresh ``nsjail`` jails until then and where that can't be; each answer says which it was.
     """
     folder = Path(data_folder)
     root = load_guest_root(folder)
@@ -213,7 +210,7 @@ def open_toolbox(
     workspaces.sweep()
     return Toolbox(
         workspaces=workspaces,
-        runtime=NsjailRuntime(root),
+        runtime=WarmRuntime(root, workspaces.root, limits=limits) if runtime == "warm" else NsjailRuntime(root),
         records=records,
         libraries=root.libraries,
         python_version=root.python_version,

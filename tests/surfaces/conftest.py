@@ -1,5 +1,6 @@
 """The same calls over every surface: HTTP, and the library."""
 
+import asyncio
 import json
 import socket
 import threading
@@ -28,18 +29,25 @@ def serving(root: GuestRoot, folder: Path, **settings: Any) -> Iterator[str]:
     """A real server on a free port of loopback; gives its base URL."""
     chosen = Settings(data_dir=folder, **settings)
     limits: dict[str, Any] = {"limits": chosen.limits, "slots": chosen.slots, "queue_length": chosen.queue_length}
-    app = create_app(chosen, toolbox=lambda: make_toolbox(root, folder, **limits))
     listener = socket.create_server(("127.0.0.1", 0))
-    server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
-    thread = threading.Thread(target=server.run, args=([listener],))
+    server: uvicorn.Server | None = None
+
+    async def serve() -> None:
+        nonlocal server
+        async with make_toolbox(root, folder, **limits) as box:
+            server = uvicorn.Server(uvicorn.Config(create_app(chosen, box, []), log_level="warning"))
+            await server.serve(sockets=[listener])
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()
     try:
-        while not server.started:
+        while server is None or not server.started:
             assert thread.is_alive(), "the server did not start"
             time.sleep(0.01)
         yield f"http://127.0.0.1:{listener.getsockname()[1]}"
     finally:
-        server.should_exit = True
+        if server is not None:
+            server.should_exit = True
         thread.join()
         listener.close()
 

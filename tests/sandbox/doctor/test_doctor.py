@@ -48,5 +48,5 @@ async def test_a_missing_wall_is_seen(
 
 
 def test_a_case_that_can_not_fail_is_not_real() -> None:
-    finding = Finding(what="x", held=True, control=False, enforced_by="y", proof="z")
+    finding = Finding(what="x", runtime="r", held=True, control=False, enforced_by="y", proof="z")
     assert not finding.is_real
