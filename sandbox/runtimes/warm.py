@@ -90,6 +90,11 @@ class WarmRuntime:
         return (*self._weaker, f"Runs are slower here: no warm jail can be made. {why}") if why else self._weaker
 
     @property
+    def launcher_pids(self) -> list[int]:
+        """The launchers that are up, by the ids of their nsjails on the host."""
+        return sorted(pid for pool in self._pools.values() for pid in pool.launcher_pids)
+
+    @property
     def starts_cold(self) -> bool:
         """Whether launchers are missing."""
         return not all(pool.is_up for pool in self._pools.values())
@@ -226,9 +231,9 @@ class _Pool:
 
     @property
     def launcher_pids(self) -> list[int]:
-        """Of the launchers' nsjails, on the host."""
+        """As of the runtime."""
         with self._changed:
-            return sorted(launcher.pid for launcher in self._up)
+            return [launcher.pid for launcher in self._up]
 
     def _is_down(self) -> bool:
         return self._closed or (not self._up and len(self._failed) == len(self._threads))
