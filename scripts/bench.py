@@ -1,155 +1,224 @@
-"""Measures sandboxed runs side by side with a bare interpreter, in one process and in turn, as ratios.
+"""Measures sandboxed runs side by side with a bare interpreter and with Docker, in one go and in turn, as ratios.
 
-    python scripts/bench.py [--data-dir DIR] [--repeat N] [--json FILE]
+    python scripts/bench.py [--data-dir DIR] [--seconds S] [--json FILE] [--chart FILE]
 
-`bare` is `python script.py` of the same version, with no jail, no limits, and the same libraries. `nsjail` is a call of the
-tool run_python through the library, by path: everything that a user of the tool waits for, the check of documents included.
+Everything that a user of the tool run_python waits for is in a time of ours: the request, the jail, the record, the check of
+the documents that the script made.
 """
 
 import argparse
 import asyncio
 import json
 import os
+import platform
 import statistics
-import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from sandbox.job import Execution, Status
-from sandbox.tools.toolbox import Toolbox, load_guest_root, open_toolbox
+from bench_contenders import Bare, Contender, Docker, Library, Service, service
+from bench_report import chart, table
 
-SCRIPTS = Path(__file__).parent / "bench"
-AT_ONCE, WORKSPACES = 64, 16
+from sandbox.tools.toolbox import open_toolbox
+
+SCRIPTS = {"print.py": 4, "workbook.py": 2, "documents.py": 1}
+"""Each script, and how many times more often than the longest it is measured."""
+
+CLIENTS = (1, 2, 8, 64)
+IDLE_SECONDS = 0.05
 
 
 def main() -> int:
     """Run the benchmark and print its table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data-dir", type=Path, default=Path(".spillbox"), help="where the guest root is")
-    parser.add_argument("--repeat", type=int, default=30, help="how often each is measured")
+    parser.add_argument("--rounds", type=int, default=25, help="how often the longest script is measured")
+    parser.add_argument("--seconds", type=float, default=5, help="how long each number of clients is measured")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
+    parser.add_argument("--chart", type=Path, help="draw them into this SVG file")
     arguments = parser.parse_args()
-    figures = asyncio.run(_measure_all(arguments.data_dir, arguments.repeat))
-    print(_table(figures))
+    figures = measure(arguments.data_dir / "guest-root", arguments.rounds, arguments.seconds)
+    print(table(figures))
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+    if arguments.chart:
+        arguments.chart.write_bytes(chart(figures))
     return 0
 
 
-def rows() -> list[dict[str, Any]]:
-    """321 rows of six columns, the same at each call."""
-    names = ("libpthread.so.0", "libcrypto.so.3", "00012", "MAR1", "한글")
-    return [
-        {
-            "id": f"{n:05}",
-            "name": names[n % 5],
-            "count": n * 37 % 1000,
-            "ratio": n / 7,
-            "ok": n % 2 == 0,
-            "note": "x" * (n % 40),
-        }
-        for n in range(321)
-    ]
-
-
-async def _measure_all(data_folder: Path, repeat: int) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as temporary:
+def measure(guest_root: Path, rounds: int, seconds: float) -> dict[str, Any]:
+    """All figures."""
+    with tempfile.TemporaryDirectory() as temporary, asyncio.Runner() as loop:
         folder = Path(temporary)
-        (folder / "guest-root").symlink_to((data_folder / "guest-root").resolve())
-        async with open_toolbox(folder) as box:
-            figures: dict[str, Any] = {"repeat": repeat, "processors": os.cpu_count(), "runtime": box.runtime.name}
-            for script in ("print.py", "documents.py"):
-                figures[script] = await _side_by_side(box, folder, script, repeat)
-            figures["at once"] = await _at_once(box)
+        folder.chmod(0o755)
+        (folder / "library").mkdir()
+        (folder / "library" / "guest-root").symlink_to(guest_root.resolve())
+        with (
+            service(folder / "cold", guest_root, "nsjail") as cold,
+            service(folder / "warm", guest_root, "warm") as warm,
+        ):
+            box = open_toolbox(folder / "library")
+            loop.run(box.runtime.ready())
+            contenders: list[Contender] = [
+                Bare(folder, guest_root),
+                cold.client("bench", "nsjail"),
+                warm.client("bench", "warm"),
+                Library("warm", box, loop),
+            ]
+            if Docker.is_there():
+                Docker.make_image(guest_root)
+                contenders.append(Docker(folder))
+            figures: dict[str, Any] = {
+                "machine": f"{os.cpu_count()} processors, Linux {platform.release()}, Python {platform.python_version()}",
+                "rounds": rounds,
+                "idle": {script: _in_turn(contenders, script, rounds * more) for script, more in SCRIPTS.items()},
+                "back to back": _in_a_row(contenders, "print.py", rounds * SCRIPTS["print.py"]),
+                "memory": _memory(warm.pid),
+                "start seconds": {"nsjail": round(cold.start_seconds, 2), "warm": round(warm.start_seconds, 2)},
+            }
+            loop.run(box.close())
+            figures["clients"] = {
+                script: {
+                    "nsjail": _by_clients(cold, script, seconds),
+                    "warm": _by_clients(warm, script, seconds),
+                }
+                for script in ("print.py", "workbook.py")
+            }
+            if Docker.is_there():
+                figures["clients"]["print.py"]["docker run"] = {
+                    "8": _load([Docker(folder) for _ in range(8)], "print.py", seconds)
+                }
     return figures
 
 
-async def _side_by_side(box: Toolbox, folder: Path, script: str, repeat: int) -> dict[str, Any]:
-    bare_folder = folder / "bare"
-    bare_folder.mkdir(exist_ok=True)
-    data = json.dumps(rows()).encode()
-    for name, content in (("rows.json", data), (script, (SCRIPTS / script).read_bytes())):
-        (bare_folder / name).write_bytes(content)
-        box.workspaces.open("bench").write(name, content)
-    site = next((load_guest_root(folder).path / "opt/venv/lib").glob("python*/site-packages"))
-    environment = {**os.environ, "PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
-
-    def bare() -> None:
-        subprocess.run([sys.executable, script], cwd=bare_folder, env=environment, check=True, capture_output=True)
-
-    async def jailed() -> None:
-        _succeeded(await box.call("run_python", "bench", {"path": script}))
-
-    times: dict[str, list[float]] = {"bare": [], "nsjail": []}
-    for _ in range(repeat + 2):
-        times["bare"].append(_seconds(bare))
-        started = time.perf_counter()
-        await jailed()
-        times["nsjail"].append(time.perf_counter() - started)
-    figures: dict[str, Any] = {name: _summary(values[2:]) for name, values in times.items()}
-    figures["ratio"] = round(figures["nsjail"]["p50_ms"] / figures["bare"]["p50_ms"], 2)
-    return figures
+def _in_turn(contenders: Sequence[Contender], script: str, rounds: int) -> dict[str, Any]:
+    """One after another, each after a pause in which the machine is idle."""
+    times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    for round_ in range(-2, rounds):
+        for contender in contenders:
+            if contender.name == "docker run" and round_ % 5:
+                continue  # it takes as long as all others together
+            time.sleep(IDLE_SECONDS)
+            seconds = _seconds(contender, script)
+            if round_ >= 0:
+                times[contender.name].append(seconds)
+    return _summaries(times)
 
 
-async def _at_once(box: Toolbox) -> dict[str, Any]:
-    async def one(number: int) -> float:
-        started = time.perf_counter()
-        output = _succeeded(await box.call("run_python", f"w{number % WORKSPACES}", {"code": f"print({number})"}))
-        if output.stdout.text != f"{number}\n":
-            raise RuntimeError(f"run {number} got the answer of another: {output.stdout.text!r}")
-        return time.perf_counter() - started
+def _in_a_row(contenders: Sequence[Contender], script: str, rounds: int) -> dict[str, Any]:
+    """Each as often as it goes, one run at a time, without a pause."""
+    times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
+    for _ in range(4):  # in turn too, since a machine's speed changes over time
+        for contender in contenders:
+            for _ in range(rounds // 4 if contender.name != "docker run" else 2):
+                times[contender.name].append(_seconds(contender, script))
+    return _summaries(times)
 
-    started = time.perf_counter()
-    times = await asyncio.gather(*(one(number) for number in range(AT_ONCE)))
-    whole = time.perf_counter() - started
+
+def _by_clients(served: Service, script: str, seconds: float) -> dict[str, Any]:
+    """Runs a second by how many clients ask at the same time, each in a workspace of its own."""
     return {
-        "runs": len(times),
-        "workspaces": WORKSPACES,
-        "lost": AT_ONCE - len(times),
-        "runs_per_second": round(AT_ONCE / whole, 1),
+        str(count): _load([served.client(f"client-{n}") for n in range(count)], script, seconds) for count in CLIENTS
     }
 
 
-def _succeeded(output: object) -> Execution:
-    if not isinstance(output, Execution) or output.status is not Status.SUCCEEDED:
-        raise RuntimeError(f"a run did not succeed: {output}")
-    if broken := [result for result in output.documents if not result.ok]:
-        raise RuntimeError(f"a document is broken: {broken}")
-    return output
+def _load(clients: Sequence[Contender], script: str, seconds: float) -> dict[str, Any]:
+    times: list[float] = []
+    faults: list[str] = []
+    end = time.perf_counter() + seconds
 
+    def ask(client: Contender) -> None:
+        while time.perf_counter() < end:
+            try:
+                times.append(_seconds(client, script))
+            except Exception as fault:  # noqa: BLE001  whatever it is, it is a run that was lost
+                faults.append(repr(fault)[:200])
 
-def _seconds(work: Callable[[], None]) -> float:
+    threads = [threading.Thread(target=ask, args=(client,)) for client in clients]
     started = time.perf_counter()
-    work()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    whole = time.perf_counter() - started
+    if faults:
+        print(f"{len(faults)} runs were lost, such as {faults[0]}", file=sys.stderr)
+    return {"runs": len(times), "lost": len(faults), "runs_per_second": round(len(times) / whole, 1), **_summary(times)}
+
+
+def _memory(service_pid: int) -> dict[str, Any]:
+    """MiB of launchers and of the jails that stand spare, shared pages shared out among those who have them."""
+    parents = _parents()
+    below = {pid for pid in parents if _is_below(pid, service_pid, parents)}
+    launchers: dict[str, list[float]] = {"plain": [], "office": []}
+    jails: dict[str, list[float]] = {"plain": [], "office": []}
+    for pid in below:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+        if b"/opt/spillbox/launcher.pyc" not in command:
+            continue
+        kind = command[4].decode()
+        memory = dict(
+            line.split()[:2]
+            for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            if line.endswith("kB")
+        )
+        parent_command = Path(f"/proc/{parents[pid]}/cmdline").read_bytes()
+        is_launcher = b"launcher.pyc" not in parent_command
+        if is_launcher:
+            launchers[kind].append(int(memory["Rss:"]) / 1024)
+        else:
+            jails[kind].append((int(memory["Private_Dirty:"]) + int(memory["Private_Clean:"])) / 1024)
+    return {
+        kind: {
+            "launcher_mib": round(statistics.mean(launchers[kind]), 1),
+            "jail_own_mib": round(2 * statistics.mean(jails[kind]), 1),  # two processes each
+            "launchers": len(launchers[kind]),
+            "spare_jails": len(jails[kind]) // 2,
+        }
+        for kind in launchers
+    }
+
+
+def _parents() -> dict[int, int]:
+    """Every process of the machine, with its parent."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            found[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    return found
+
+
+def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
+    while pid in parents and pid != ancestor:
+        pid = parents[pid]
+    return pid == ancestor
+
+
+def _seconds(contender: Contender, script: str) -> float:
+    started = time.perf_counter()
+    contender.run(script)
     return time.perf_counter() - started
 
 
-def _summary(seconds: list[float]) -> dict[str, float]:
+def _summaries(times: dict[str, list[float]]) -> dict[str, Any]:
+    return {name: _summary(values) for name, values in times.items()}
+
+
+def _summary(seconds: Sequence[float]) -> dict[str, float]:
+    """Milliseconds: percentiles, and the spread between the quartiles."""
     ordered = sorted(seconds)
-    return {
-        "p50_ms": round(statistics.median(ordered) * 1000, 1),
-        "p95_ms": round(ordered[int(len(ordered) * 0.95)] * 1000, 1),
-        "min_ms": round(ordered[0] * 1000, 1),
-    }
+    if not ordered:
+        return {}
 
+    def at(share: float) -> float:
+        return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 2)
 
-def _table(figures: dict[str, Any]) -> str:
-    lines = [f"{'script':<14}{'':<8}{'p50':>10}{'p95':>10}{'min':>10}{'ratio':>8}"]
-    for script in ("print.py", "documents.py"):
-        for kind in ("bare", "nsjail"):
-            one = figures[script][kind]
-            ratio = f"{figures[script]['ratio']:>8}" if kind == "nsjail" else ""
-            lines.append(f"{script:<14}{kind:<8}{one['p50_ms']:>7} ms{one['p95_ms']:>7} ms{one['min_ms']:>7} ms{ratio}")
-    at_once = figures["at once"]
-    lines.append(
-        f"{at_once['runs']} runs at once in {at_once['workspaces']} workspaces: {at_once['lost']} lost, "
-        f"{at_once['runs_per_second']} runs a second on {figures['processors']} processors"
-    )
-    return "\n".join(lines)
+    return {"p50": at(0.5), "p95": at(0.95), "p99": at(0.99), "spread": round(at(0.75) - at(0.25), 2)}
 
 
 if __name__ == "__main__":

@@ -82,17 +82,20 @@ def _run(message):
     import run
 
     cpu_seconds, _, script_path, arguments = wire.decode_go(message)
-    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+    # SIGXCPU says why; a script that does not let itself be told is killed a second later.
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
     run.run_script(script_path, arguments)
 
 
-def see_through(control, child, wake_read, idle_bytes=0):
-    """Wait for the end of the script's process, end whatever else is in the jail, and say DONE; does not return.
+def see_through(control, child, gate, message, wake_read, idle_bytes=0):
+    """Let the script's process go, wait for its end, end whatever else is in the jail, and say DONE; does not return.
 
     ``idle_bytes`` of the memory that the kernel counts for the child were there before the run.
     """
     import resource
 
+    control.send(wire.BEGUN)
+    gate.send(message)
     wait_status = _wait_for(child, control, wake_read)
     if wait_status is not None:
         _bury_all()

@@ -30,8 +30,7 @@ def main():
     message = control.recv(wire.MAX_MESSAGE_BYTES)
     if message:
         child, gate = first.fork_script(lambda: kernel.set_dumpable(1))
-        gate.send(message)
-        first.see_through(control, child, wake_read)
+        first.see_through(control, child, gate, message, wake_read)
     os._exit(0)
 
 

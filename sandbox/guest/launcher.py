@@ -124,8 +124,7 @@ def _stand_and_run(shape, control):
     _change_user(shape["uid"])
     kernel.drop_capabilities()
     kernel.set_dumpable(0)
-    gate.send(message)
-    first.see_through(control, child, wake_read, idle_bytes)
+    first.see_through(control, child, gate, message, wake_read, idle_bytes)
 
 
 def _give_everything_up(shape, program):

@@ -6,6 +6,7 @@ Service and process 1 of a jail, once for each jail:
     service -> jail   FILTERS: seccomp programs                                 (warm: it is in its control group now)
     jail -> service   READY, with descriptors of /workspace and /run/report     (no guest code has run)
     service -> jail   GO: what to run                                           (the workspace is filled)
+    jail -> service   BEGUN                                                     (the script runs)
     jail -> service   DONE: the script's wait status, processor time, memory    (nothing of the guest lives any more)
     either side closes: the other gives up; process 1 leaves, and the kernel kills everything in the jail
 
@@ -20,11 +21,11 @@ Service and a launcher:
     service -> launcher   SPAWN and a shape, with descriptors of a jail's wire, stdout and stderr; again and again
 
 Only process 1 holds the jail's end, and only the launcher its own. The script's process closes what it has before guest
-code runs, and it can't trace or read process 1. What the service still reads after GO it treats as hostile: at most one
-message, of one exact form.
+code runs, and it can't trace or read process 1. What the service still reads after GO it treats as hostile: one
+message, of one exact form, after BEGUN.
 """
 
-BORN, READY, STANDING = b"BORN 1", b"READY 1", b"STANDING 1"
+BORN, READY, STANDING, BEGUN = b"BORN 1", b"READY 1", b"STANDING 1", b"BEGUN"
 MAX_MESSAGE_BYTES = 128 * 1024
 
 _FILTERS, _SPAWN, _UP = b"FILTERS ", b"SPAWN ", b"UP 1 "

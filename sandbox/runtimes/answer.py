@@ -23,7 +23,6 @@ Listed = TypeVar("Listed", FileChange, Skipped)
 _TRACEBACK_START = 300
 _MAX_LISTED = 1000
 _MAX_LISTED_CHARACTERS = 128 * 1024
-_CPU_TICK_SECONDS = 0.1  # the kernel counts processor time for the limit in ticks
 _ALWAYS_KEPT_BYTES = 64 * 1024
 _CHUNK_BYTES = 1 << 20
 
@@ -161,8 +160,13 @@ def _status(
         return Status.DISK_FULL if is_full else Status.FAILED
     if signal_name == "SIGSYS":
         return Status.BLOCKED_SYSCALL
-    if signal_name == "SIGKILL" and (_usage(outcome).cpu_seconds or 0) > limits.cpu_seconds - _CPU_TICK_SECONDS:
-        return Status.TIMED_OUT  # by the kernel, at the resource limit of one process
+    cpu_seconds = _usage(outcome).cpu_seconds or 0
+    # At the resource limit of one process the kernel sends SIGXCPU, and counts in ticks, which may be too many; then SIGKILL.
+    # A script may send itself either.
+    if (signal_name == "SIGXCPU" and cpu_seconds > limits.cpu_seconds / 2) or (
+        signal_name == "SIGKILL" and cpu_seconds > limits.cpu_seconds
+    ):
+        return Status.TIMED_OUT
     return Status.KILLED if signal_name in (None, "SIGKILL", "SIGTERM") else Status.FAILED
 
 

@@ -152,7 +152,7 @@ class _Version1:
 
     def close(self) -> None:
         for top in dict.fromkeys(self._tops.values()):
-            _remove(top)
+            _remove_all(top)
 
 
 class _Run1:
@@ -223,7 +223,7 @@ class _Version2:
         _reap(self._top.parent)
 
     def close(self) -> None:
-        _remove(self._top)
+        _remove_all(self._top)
 
 
 class _Run2:
@@ -289,8 +289,13 @@ def _reap(parent: Path) -> None:
     """Remove the groups of services that are no more, with every process left in them."""
     for top in parent.glob(f"{_PREFIX}[0-9]*"):
         if not lives(top.name.removeprefix(_PREFIX).rpartition("-")[0]):
-            for folder in [*(f for f in top.iterdir() if f.is_dir()), top]:
-                _remove(folder)
+            _remove_all(top)
+
+
+def _remove_all(top: Path) -> None:
+    """Remove a service's group with those of its runs; waits a second for what the kernel holds on to."""
+    for folder in [*(f for f in top.glob("*") if f.is_dir()), top]:
+        _keep_removing(folder)
 
 
 def _remove(folder: Path) -> None:
@@ -301,9 +306,9 @@ def _remove(folder: Path) -> None:
 
 def _keep_removing(folder: Path) -> None:
     for _ in range(200):
-        time.sleep(0.005)
         if _try_to_remove(folder):
             return
+        time.sleep(0.005)
 
 
 def _try_to_remove(folder: Path) -> bool:

@@ -20,7 +20,7 @@ from sandbox.runtimes.nsjail_config import Walls, build_launcher_config
 from sandbox.runtimes.nsjail_process import NsjailProcess
 from sandbox.workspace import READ_ONLY_FOLDERS, Identity
 
-_UP_SECONDS = 60
+_UP_SECONDS, _LEAVE_SECONDS = 60, 5
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8  # linux/mount.h
 
 
@@ -109,5 +109,5 @@ class Launcher:
 
     def close(self) -> None:
         """End it, and with it everything that it has started."""
-        self.link.close()
-        self._process.close()
+        self.link.close()  # it leaves by itself then
+        self._process.close(within_seconds=_LEAVE_SECONDS)

@@ -81,6 +81,7 @@ class Session:
         self._room = threading.Semaphore(_WAITING_READS)
         self._cancelled = False
         self._saw_kill = False
+        self._begun = False
         limits = job.limits
         kept = {"text_bytes": limits.output_text_bytes, "disk_bytes": limits.output_disk_bytes}
         self._outcome = Outcome(
@@ -125,15 +126,17 @@ class Session:
             control.send(wire.encode_go(job.limits.cpu_seconds, self._folder, job.script_path, job.arguments))
         except OSError as fault:
             raise JailLost(f"The jail ended before its script could start ({fault.strerror}). Try again.") from None
-        self._attend(started)
+        last_word = self._attend(started)
         outcome.wall_seconds = time.monotonic() - started
         try:
-            if done := control.recv(256):
-                outcome.wait_status, outcome.cpu_seconds, outcome.max_memory_bytes = wire.decode_done(done)
-        except BlockingIOError:
-            self._stop(Status.TIMED_OUT, f"It was stopped after {job.limits.wall_seconds:g} s, the limit for one run.")
-        except (ConnectionError, ValueError):
+            if last_word:
+                outcome.wait_status, outcome.cpu_seconds, outcome.max_memory_bytes = wire.decode_done(last_word)
+        except ValueError:
             self._stop(Status.KILLED, "The jail's first process did not keep to its protocol.")
+        if last_word is None:
+            self._stop(Status.TIMED_OUT, f"It was stopped after {job.limits.wall_seconds:g} s, the limit for one run.")
+        elif not self._begun:
+            raise JailLost("The jail ended before its script could start. Try again.")
         if outcome.wait_status is None:
             self._jail.kill()
             self._jail.wait()
@@ -143,11 +146,11 @@ class Session:
         if self._jail.cgroup is not None:
             outcome.counters = self._jail.cgroup.counters()
 
-    def _attend(self, started: float) -> None:
-        """Read what is printed, and look at what is used, until the jail has something to say or the time is over."""
-        control = self._jail.channels.control.fileno()
+    def _attend(self, started: float) -> bytes | None:
+        """Read what is printed, and look at what is used, until the jail's last word; None if the time is over before."""
+        control = self._jail.channels.control
         poll = select.poll()
-        for fd in (control, *self._streams):
+        for fd in (control.fileno(), *self._streams):
             poll.register(fd, select.POLLIN)
         deadline, next_look = started + self._job.limits.wall_seconds, started + _LOOK_SECONDS
         while (now := time.monotonic()) < deadline:
@@ -158,8 +161,19 @@ class Session:
             for fd in ready:
                 if fd in self._streams and not self._read(fd):
                     poll.unregister(fd)
-            if control in ready:
-                return
+            if control.fileno() in ready:
+                word = self._hear()
+                if word != wire.BEGUN or self._begun:
+                    return word
+                self._begun = True
+        return None
+
+    def _hear(self) -> bytes:
+        """A message of process 1; empty if it has ended."""
+        try:
+            return self._jail.channels.control.recv(256)
+        except ConnectionError:
+            return b""
 
     def _read(self, fd: int) -> bool:
         """Take what a stream has now; False if that is nothing."""

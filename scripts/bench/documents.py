@@ -1,6 +1,7 @@
 """Three documents with a chart each in two of them: what an agent's report script typically does."""
 
 import json
+import time
 
 import docx
 import openpyxl
@@ -10,13 +11,14 @@ from pptx.chart.data import CategoryChartData
 from pptx.enum.chart import XL_CHART_TYPE
 from pptx.util import Inches
 
-with open("rows.json", encoding="utf-8") as file:
+with open("results/0001-rows.json", encoding="utf-8") as file:
     rows = json.load(file)
 names = list(rows[0])
 
 workbook = openpyxl.Workbook()
 sheet = workbook.active
 sheet.append(names)
+sheet["Z1"] = f"made at {time.time_ns()}"
 for row in rows:
     sheet.append([row[name] for name in names])
 chart = BarChart()
@@ -25,7 +27,7 @@ sheet.add_chart(chart, "H2")
 workbook.save("report.xlsx")
 
 document = docx.Document()
-document.add_heading("Report")
+document.add_heading(f"Report, made at {time.time_ns()}")  # no two runs write the same file
 table = document.add_table(1, len(names))
 for cell, name in zip(table.rows[0].cells, names, strict=True):
     cell.text = name
@@ -36,7 +38,7 @@ document.save("report.docx")
 
 deck = pptx.Presentation()
 slide = deck.slides.add_slide(deck.slide_layouts[5])
-slide.shapes.title.text = "Report"
+slide.shapes.title.text = f"Report, made at {time.time_ns()}"
 data = CategoryChartData()
 data.categories = [str(row[names[0]]) for row in rows[:8]]
 data.add_series("value", [row[names[2]] for row in rows[:8]])

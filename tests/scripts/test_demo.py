@@ -1,5 +1,6 @@
 """The demo is the main job, end to end: it compares every value of three documents with the source, by other code."""
 
+import json
 import re
 import subprocess
 import sys
@@ -23,10 +24,22 @@ def test_the_demo_builds_breaks_mends_and_finds_every_value_as_it_was(root: Gues
     assert len(list(tmp_path.glob("workspaces/*/files/reports/*"))) == 3
 
 
-def test_the_benchmark_measures_and_loses_no_run(root: GuestRoot) -> None:
+def test_the_benchmark_measures_everything_and_loses_no_run(root: GuestRoot, tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "scripts/bench.py", "--data-dir", str(root.path.parent), "--repeat", "2"],
+        [
+            sys.executable, "scripts/bench.py", "--data-dir", str(root.path.parent), "--rounds", "1", "--seconds", "0.3",
+            "--json", str(tmp_path / "figures.json"), "--chart", str(tmp_path / "chart.svg"),
+        ],
         cwd=PROJECT, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "64 runs at once in 16 workspaces: 0 lost" in done.stdout
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    assert {"bare python", "nsjail", "warm", "warm, library"} <= set(figures["idle"]["documents.py"])
+    assert all(
+        one["lost"] == 0 and one["runs"] > 0
+        for contenders in figures["clients"].values()
+        for counts in contenders.values()
+        for one in counts.values()
+    )
+    assert figures["memory"]["plain"]["spare_jails"] > 0
+    assert (tmp_path / "chart.svg").read_text().startswith("<?xml")

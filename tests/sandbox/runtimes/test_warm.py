@@ -5,6 +5,7 @@ import os
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,19 +18,21 @@ from sandbox.runtimes.policy import NAMESPACES
 from sandbox.runtimes.warm import WarmRuntime
 from sandbox.workspace import Workspaces
 
-LAUNCHER = b"/opt/spillbox/launcher.pyc"
 
-
-def launcher_processes() -> set[int]:
-    """Every process of a launcher on this machine: itself, the jails that stand spare, and those in which a script runs."""
-    found = set()
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            if LAUNCHER in (process / "cmdline").read_bytes():
-                found.add(int(process.name))
-        except OSError:
-            continue
+def processes_of(runtime: WarmRuntime) -> set[int]:
+    """The processes of its launchers: themselves, the jails that stand spare, and those in which a script runs."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+    found = set(runtime.launcher_pids)
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
     return found
+
+
+def living(pids: set[int]) -> set[int]:
+    return {pid for pid in pids if Path(f"/proc/{pid}").exists()}
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20) -> None:
@@ -71,7 +74,7 @@ async def test_a_killed_launcher_loses_no_queued_run_and_leaves_no_process(
     ]
     await until(lambda: all((workspaces.root / f"g{n}").exists() for n in range(4)))
     await asyncio.sleep(0.5)
-    before = launcher_processes()
+    before = processes_of(warm)
     for pid in warm.launcher_pids:
         os.kill(pid, signal.SIGKILL)
     queued = [asyncio.create_task(run(warm, workspaces, f"print({n})", workspace=f"q{n}")) for n in range(16)]
@@ -82,7 +85,7 @@ async def test_a_killed_launcher_loses_no_queued_run_and_leaves_no_process(
         assert execution.error is not None
         assert "ended from outside" in execution.error.summary
         assert execution.stdout.text == "1\n"
-    await until(lambda: not before & launcher_processes())
+    await until(lambda: not living(before))
     await warm.ready()
     again = await run(warm, workspaces, "print('again')")
     assert (again.runtime, again.stdout.text) == ("warm", "again\n")
@@ -196,32 +199,20 @@ async def test_a_cancelled_caller_that_waits_for_a_jail_costs_none(warm: WarmRun
     assert (await run(warm, workspaces, "print(2)")).stdout.text == "2\n"
     await until(lambda: len(pool._spares) == pool._wanted)
     spares = sum(len(pool._spares) for pool in warm._pools.values())
-    # Each jail is two processes, and each launcher one.
-    mine = {pid for pid in launcher_processes() if _descends_from(pid, os.getpid())}
-    await until(lambda: len(mine & launcher_processes()) <= 2 * spares + len(warm.launcher_pids))
-
-
-def _descends_from(pid: int, ancestor: int) -> bool:
-    while pid > 1:
-        if pid == ancestor:
-            return True
-        try:
-            pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            return False
-    return False
+    # A launcher is its nsjail and itself, and a jail is two processes.
+    await until(lambda: len(processes_of(warm)) == 2 * len(warm.launcher_pids) + 2 * spares)
 
 
 async def test_closing_leaves_no_process_mount_or_group(root: GuestRoot, workspaces: Workspaces) -> None:
-    before = launcher_processes()
     fds = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(3):
         runtime = WarmRuntime(root, workspaces.root, launchers=1)
         await runtime.ready()
         assert (await run(runtime, workspaces, "print(1)")).runtime == "warm"
-        assert launcher_processes() - before
+        processes = processes_of(runtime)
+        assert len(processes) >= 8
         await runtime.close()
-        await until(lambda: not launcher_processes() - before)
+        assert not living(processes)
     assert len(list(Path("/proc/self/fd").iterdir())) <= fds + 2
     assert not any("/run/launcher" in line for line in Path("/proc/self/mountinfo").read_text().splitlines())
 
@@ -230,9 +221,7 @@ async def test_a_launcher_is_a_process_without_a_name_for_secrets(
     warm: WarmRuntime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SPILLBOX_API_KEY", "the-key-of-the-service")
-    mine = [pid for pid in launcher_processes() if _descends_from(pid, os.getpid())]
-    assert mine
-    for pid in mine:
+    for pid in processes_of(warm) - set(warm.launcher_pids):
         environment = Path(f"/proc/{pid}/environ").read_bytes()
         assert b"SPILLBOX" not in environment
         assert environment.count(b"\0") == 13

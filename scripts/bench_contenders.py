@@ -1,0 +1,195 @@
+"""Who runs a script in the benchmark: a bare interpreter, the two runtimes by library and by HTTP, and Docker."""
+
+import asyncio
+import http.client
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from sandbox.job import Execution, Status
+from sandbox.tools.toolbox import RuntimeName, Toolbox
+
+SCRIPTS = Path(__file__).parent / "bench"
+WORKSPACE = "bench"
+IMAGE = "spillbox-bench"
+_START_SECONDS = 60
+
+
+class Contender(Protocol):
+    """Runs a script by its name, all of it, and raises RuntimeError if it did not succeed."""
+
+    name: str
+
+    def run(self, script: str) -> None: ...
+
+
+def rows() -> list[dict[str, Any]]:
+    """321 rows of six columns, the same at each call."""
+    names = ("libpthread.so.0", "libcrypto.so.3", "00012", "MAR1", "한글")
+    return [
+        {
+            "id": f"{n:05}", "name": names[n % 5], "count": n * 37 % 1000, "ratio": n / 7, "ok": n % 2 == 0, "note": "x" * (n % 40),
+        }
+        for n in range(321)
+    ]  # fmt: skip
+
+
+def lay_out(folder: Path) -> None:
+    """Put the scripts and the tool result into a folder, as a workspace has them."""
+    (folder / "results").mkdir(parents=True, exist_ok=True)
+    (folder / "results" / "0001-rows.json").write_text(json.dumps(rows()))
+    for script in SCRIPTS.glob("*.py"):
+        shutil.copy(script, folder / script.name)
+
+
+class Bare:
+    """`python -I script.py`: no jail, no limits, the same interpreter and libraries."""
+
+    name = "bare python"
+
+    def __init__(self, folder: Path, guest_root: Path) -> None:
+        self._folder = folder / "bare"
+        lay_out(self._folder)
+        venv = folder / "venv"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
+        libraries = next((guest_root / "opt/venv/lib").glob("python*/site-packages"))
+        own = next((venv / "lib").glob("python*/site-packages"))
+        (own / "libraries.pth").write_text(f"{libraries.resolve()}\n")
+        self._python = venv / "bin" / "python"
+
+    def run(self, script: str) -> None:
+        environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
+        subprocess.run([self._python, "-I", script], cwd=self._folder, env=environment, check=True, capture_output=True)
+
+
+class Docker:
+    """`docker run` with the guest's interpreter and libraries as the image, and limits like ours."""
+
+    name = "docker run"
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "docker"
+        lay_out(self._folder)
+
+    @staticmethod
+    def is_there() -> bool:
+        """Whether there is a daemon that answers."""
+        return (
+            shutil.which("docker") is not None
+            and subprocess.run(["docker", "info"], capture_output=True).returncode == 0
+        )
+
+    @staticmethod
+    def make_image(guest_root: Path) -> None:
+        """Import the guest root as an image."""
+        with tempfile.NamedTemporaryFile(suffix=".tar") as file:
+            with tarfile.open(file.name, "w") as tar:
+                tar.add(guest_root.resolve(), ".")
+            subprocess.run(["docker", "import", file.name, IMAGE], check=True, capture_output=True)
+
+    def run(self, script: str) -> None:
+        limits = ["--memory", "512m", "--memory-swap", "512m", "--pids-limit", "64", "--cap-drop", "ALL"]
+        place = ["--volume", f"{self._folder}:/workspace", "--workdir", "/workspace", "--tmpfs", "/tmp"]  # noqa: S108
+        subprocess.run(
+            ["docker", "run", "--rm", "--network", "none", "--read-only", *limits, *place, IMAGE, "/opt/venv/bin/python", script],
+            check=True, capture_output=True,
+        )  # fmt: skip
+
+
+class Library:
+    """The tool run_python, called in this process."""
+
+    def __init__(self, name: str, box: Toolbox, loop: asyncio.Runner) -> None:
+        self.name = f"{name}, library"
+        self._box = box
+        self._loop = loop
+        lay_out(box.workspaces.open(WORKSPACE).files_folder)
+
+    def run(self, script: str) -> None:
+        output = self._loop.run(self._box.call("run_python", WORKSPACE, {"path": script}))
+        if not isinstance(output, Execution):
+            raise TypeError("run_python gives an Execution")
+        require_success(output)
+
+
+class Http:
+    """The tool run_python of a running service, over one connection that is kept."""
+
+    def __init__(self, name: str, port: int, *, workspace: str) -> None:
+        self.name = name
+        self._workspace = workspace
+        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+
+    def run(self, script: str) -> None:
+        require_success(Execution.model_validate_json(self.answer({"path": script})))
+
+    def answer(self, arguments: dict[str, Any]) -> bytes:
+        """The body of a call's answer."""
+        self._connection.request(
+            "POST", f"/v1/workspaces/{self._workspace}/tools/run_python", json.dumps(arguments),
+            {"Content-Type": "application/json"},
+        )  # fmt: skip
+        answer = self._connection.getresponse()
+        body = answer.read()
+        if answer.status != 200:
+            raise RuntimeError(f"HTTP {answer.status}: {body[:300]!r}")
+        return body
+
+
+def require_success(execution: Execution) -> None:
+    """Raises RuntimeError for a run that failed, or that made a broken document."""
+    if execution.status is not Status.SUCCEEDED or not all(result.ok for result in execution.documents):
+        raise RuntimeError(f"a run did not succeed: {execution}")
+
+
+class Service(NamedTuple):
+    """A running `spillbox serve`."""
+
+    folder: Path
+    port: int
+    pid: int
+    start_seconds: float
+    """From the start of its process to the answer of a first run."""
+
+    def client(self, workspace: str, name: str = "client") -> Http:
+        """A client with a workspace of its own, in which the scripts and the tool result are."""
+        lay_out(self.folder / "workspaces" / workspace / "files")
+        return Http(name, self.port, workspace=workspace)
+
+
+@contextmanager
+def service(folder: Path, guest_root: Path, runtime: RuntimeName) -> Iterator[Service]:
+    """A real service for as long as the ``with``."""
+    folder.mkdir()
+    (folder / "guest-root").symlink_to(guest_root.resolve())
+    lay_out(folder / "workspaces" / WORKSPACE / "files")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    environment = {"PATH": os.environ["PATH"], "SPILLBOX_RUNTIME": runtime, "SPILLBOX_QUEUE_LENGTH": "256"}
+    started = time.perf_counter()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "api", "serve", "--data-dir", str(folder), "--port", str(port)],
+        env=environment, cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    try:
+        while True:
+            with suppress(ConnectionError):
+                Http("first", port, workspace=WORKSPACE).run("print.py")
+                break
+            if process.poll() is not None or time.perf_counter() - started > _START_SECONDS:
+                raise RuntimeError(f"the service did not start: {process.communicate()[1][-2000:]!r}")
+            time.sleep(0.01)
+        yield Service(folder, port, process.pid, time.perf_counter() - started)
+    finally:
+        process.terminate()
+        process.communicate()

@@ -1,0 +1,51 @@
+"""The benchmark's figures as a table, and as a chart."""
+
+from typing import Any
+
+import pygal
+
+BARE = "bare python"
+
+
+def table(figures: dict[str, Any]) -> str:
+    """Times with their ratios to the bare interpreter, then runs a second, memory and start."""
+    lines = [figures["machine"], ""]
+    measured = {f"{script}, idle": values for script, values in figures["idle"].items()}
+    measured["print.py, back to back"] = figures["back to back"]
+    for what, contenders in measured.items():
+        lines.append(f"{what:<26}{'p50':>10}{'p95':>10}{'p99':>10}{'spread':>10}{'ratio':>8}")
+        for name, one in contenders.items():
+            cells = "".join(f"{one[key]:>7.1f} ms" for key in ("p50", "p95", "p99", "spread"))
+            lines.append(f"  {name:<24}{cells}{one['p50'] / contenders[BARE]['p50']:>8.2f}")
+        lines.append("")
+    for script, contenders in figures["clients"].items():
+        lines.append(f"{script + ', clients':<26}{'runs/s':>10}{'p50':>10}{'p95':>10}{'p99':>10}{'lost':>8}")
+        for name, counts in contenders.items():
+            for count, one in counts.items():
+                cells = "".join(f"{one[key]:>7.1f} ms" for key in ("p50", "p95", "p99"))
+                lines.append(f"  {name + ', ' + count:<24}{one['runs_per_second']:>10.1f}{cells}{one['lost']:>8}")
+        lines.append("")
+    for kind, one in figures["memory"].items():
+        lines.append(
+            f"{kind} launcher: {one['launcher_mib']:.1f} MiB, of which its jails share all but {one['jail_own_mib']:.1f} MiB each "
+            f"({one['launchers']} launchers, {one['spare_jails']} spare jails)"
+        )
+    starts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in figures["start seconds"].items())
+    lines.append(f"from the start of the service to the answer of a first run: {starts}")
+    return "\n".join(lines)
+
+
+def chart(figures: dict[str, Any]) -> bytes:
+    """An SVG of the ratios to the bare interpreter, on an idle machine."""
+    style = pygal.style.CleanStyle(font_family="sans-serif", background="#ffffff")
+    drawn = pygal.HorizontalBar(
+        style=style, js=[], width=900, height=460, print_values=True, legend_at_bottom=True, legend_at_bottom_columns=4,
+        logarithmic=True, value_formatter=lambda ratio: f"{ratio:.2f}",
+        title="Time of a run through HTTP, as a multiple of a bare python script.py (less is faster)",
+    )  # fmt: skip
+    drawn.x_labels = list(figures["idle"])
+    shown = [name for name in next(iter(figures["idle"].values())) if name != BARE and "library" not in name]
+    for name in shown:
+        drawn.add(name, [one[name]["p50"] / one[BARE]["p50"] for one in figures["idle"].values()])
+    rendered: bytes = drawn.render()
+    return rendered
