@@ -5,6 +5,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -99,21 +100,32 @@ def _parser() -> argparse.ArgumentParser:
 
 def _serve(settings: Settings, _: argparse.Namespace) -> int:
     require_safe_binding(settings)
+    _allow_many_descriptors()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve_until_stopped(settings))
 
 
 async def _serve_until_stopped(settings: Settings) -> int:
-    async with toolbox_of(settings) as box:
+    box = toolbox_of(settings)
+    try:
         app = create_app(settings, box, await prove(box))
-        server = uvicorn.Server(
-            uvicorn.Config(
-                app, host=settings.host, port=settings.port, server_header=False, access_log=False,
-                timeout_graceful_shutdown=_GRACE_SECONDS,
-            )
-        )  # fmt: skip
-        await server.serve()
-        return 0 if server.started else _EXIT_FAULT
+    except BaseException:
+        await box.close()
+        raise
+    server = uvicorn.Server(
+        uvicorn.Config(
+            app, host=settings.host, port=settings.port, server_header=False, access_log=False,
+            timeout_graceful_shutdown=_GRACE_SECONDS,
+        )
+    )  # fmt: skip
+    await server.serve()
+    return 0 if server.started else _EXIT_FAULT
+
+
+def _allow_many_descriptors() -> None:
+    """Each run has some. And an ordinary user's guests, whose own limit is lower, can't use up what may be on its way."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _run(settings: Settings, arguments: argparse.Namespace) -> int:

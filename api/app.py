@@ -1,6 +1,8 @@
 """Puts the service together."""
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
 
@@ -15,12 +17,18 @@ _log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> FastAPI:
-    """The application over a toolbox, and what `prove` found of it; who made the toolbox closes it."""
+    """The application over a toolbox, which it closes at its end, and what `prove` found of it."""
     require_safe_binding(settings)
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        async with box:
+            yield
 
     app = FastAPI(
         title="Spillbox",
         summary="Sandboxed Python runs and exact office documents for AI agents.",
+        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
     )

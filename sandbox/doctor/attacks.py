@@ -262,7 +262,7 @@ DESCRIPTORS = Attack(
     name="a descriptor that was not given",
     code=_HEAD + "fds = sorted(int(n) for n in os.listdir('/proc/self/fd'))[:-1]\n"
     "targets = [os.readlink(f'/proc/self/fd/{n}') for n in fds]\n"
-    "print('HELD' if fds == [0, 1, 2] and targets[0] == '/dev/null' and all(t.startswith('pipe:') for t in targets[1:])\n"
+    "print('HELD' if fds == [0, 1, 2] and all(t.startswith('pipe:') for t in targets)\n"
     "      else f'ESCAPED: {targets}')",
     enforced_by="closing all but three",
     cases=("R11",),
@@ -279,9 +279,43 @@ PRIVILEGES = Attack(
     config=config().replace("keep_caps: false", "keep_caps: true"),
 )
 
+
+def _refused(name: str, code: str, errors: str, *, enforced_by: str = "seccomp", **control: Any) -> Attack:
+    """What the kernel would do for a guest, but for the filter or a mount."""
+    return Attack(
+        name=name,
+        code=_HEAD
+        + f"import fcntl, struct\ntry:\n  {code}; print('ESCAPED: done')\nexcept OSError as fault:\n"
+        + f"  print('HELD' if fault.errno in {errors} else f'ESCAPED: reached the kernel, errno {{fault.errno}}')",
+        enforced_by=enforced_by,
+        cases=("R10",),
+        **control,
+    )
+
+
+SHARED = (
+    _refused(
+        "a lock that every run sees",
+        "fcntl.fcntl(os.open('/dev/null', os.O_RDWR), 37, struct.pack('hhqqi4x', 0, 0, 0, 1, 0))",
+        "(22,)", walls=NO_FILTER,
+    ),
+    _refused(
+        "a packet filter on a socket",
+        "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].setsockopt(1, 26, struct.pack('HxxxxxxP', 0, 0))",
+        "(92,)", walls=NO_FILTER,
+    ),
+    _refused("the priority of process 1", "os.setpriority(os.PRIO_PROCESS, 1, 19)", "(1,)", walls=NO_FILTER),
+    _refused("the processors of process 1", "os.sched_setaffinity(1, os.sched_getaffinity(0))", "(1,)", walls=NO_FILTER),
+    _refused(
+        "a device node of the host", "os.utime('/dev/null')", "(1, 13, 30)", enforced_by="read-only mounts",
+        config=config().replace('dst: "/dev/null" is_bind: true', 'dst: "/dev/null" is_bind: true rw: true'),
+    ),
+)  # fmt: skip
+
 ATTACKS: tuple[Attack, ...] = (
     *NETWORK,
     *SOCKET_FAMILIES,
+    *SHARED,
     *PROCESSES,
     PROCESS_ONE,
     DESCRIPTORS,

@@ -29,6 +29,11 @@ def become_first():
     import _signal
     import resource
 
+    # stdin is at its end, and this jail's own: flags and locks of a descriptor that jails shared would pass from one to another.
+    nothing, closed = os.pipe()
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.close(closed)
     resource.setrlimit(resource.RLIMIT_SIGPENDING, (_MAX_WAITING_SIGNALS, _MAX_WAITING_SIGNALS))
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # a guest may send it; it may send no other to process 1
     # Not dumpable: no other process of the jail, though of the same uid, can trace or read this one or open its

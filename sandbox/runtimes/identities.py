@@ -4,6 +4,7 @@ import functools
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox.errors import JailFailed
@@ -13,6 +14,16 @@ _FIRST_ID = 2_000_000_000  # far from any account; owns nothing on the host
 MAX_JAILS = 256
 """At one time, in one process."""
 _FALLBACK_ID = 65534  # "nobody"
+
+
+@dataclass(frozen=True)
+class IdRange:
+    """Ids of a user namespace, and whose they are outside."""
+
+    inside: int
+    uid: int
+    gid: int
+    count: int
 
 
 class Identities:
@@ -32,13 +43,17 @@ class Identities:
         self._free = list(range(MAX_JAILS - 1, -1, -1))
 
     @property
-    def ranges(self) -> list[tuple[int, int, int]]:
-        """What a launcher's user namespace maps besides id 0, which is the service's own: inside, outside, count."""
-        return [(1, self._first, MAX_JAILS)] if self.are_own else []
+    def launcher_ids(self) -> list[IdRange]:
+        """What a launcher's user namespace maps; the first is its own id, the service's.
+
+        An ordinary user is not 0 there: the kernel lets no process map an id 0 on without CAP_SETFCAP (since Linux 5.12).
+        """
+        own = IdRange(0 if self.are_own else 1, os.geteuid(), os.getegid(), 1)
+        return [own, IdRange(1, self._first, self._first, MAX_JAILS)] if self.are_own else [own]
 
     def inside(self, identity: Identity) -> int:
         """An id as a launcher has it."""
-        return identity.uid - self._first + 1 if self.are_own else 0
+        return identity.uid - self._first + 1 if self.are_own else 1
 
     @contextmanager
     def one(self) -> Iterator[Identity]:

@@ -1,6 +1,5 @@
 """The service's side of a launcher: an interpreter in an outer nsjail that has imported the libraries and forks warm jails."""
 
-import os
 import select
 import socket
 import struct
@@ -36,9 +35,8 @@ class Launcher:
         with theirs:
             self._process = NsjailProcess(nsjail, pass_fds=(theirs.fileno(),))
             config = build_launcher_config(
-                walls, workspaces, kind, link_fd=theirs.fileno(), own_ids=Identity(os.geteuid(), os.getegid()),
-                guest_ids=identities.ranges,
-            )  # fmt: skip
+                walls, workspaces, kind, link_fd=theirs.fileno(), ids=identities.launcher_ids
+            )
             self._process.begin(config)
         try:
             self.modules = frozenset(wire.decode_up(self.link.recv(wire.MAX_MESSAGE_BYTES)))

@@ -10,6 +10,7 @@ from sandbox import guest_root
 from sandbox.guest_root import IMAGE
 from sandbox.job import MIB, Limits
 from sandbox.runtimes import policy, seccomp
+from sandbox.runtimes.identities import IdRange
 from sandbox.workspace import GUEST_PATH, Identity
 
 CONFIG_FILE = IMAGE / "nsjail.cfg"
@@ -69,16 +70,12 @@ def build_config(
     return "\n".join(lines) + "\n"
 
 
-def build_launcher_config(
-    walls: Walls, workspaces: Path, kind: str, *,
-    link_fd: int, own_ids: Identity, guest_ids: Iterable[tuple[int, int, int]],
-) -> str:  # fmt: skip
-    """The configuration of the jail around a launcher of a kind; ``guest_ids``: inside, outside, count of each range."""
+def build_launcher_config(walls: Walls, workspaces: Path, kind: str, *, link_fd: int, ids: Iterable[IdRange]) -> str:
+    """The configuration of the jail around a launcher of a kind; the first of ``ids`` is its own. Pure."""
     lines = [
         *_common(walls),
         f"pass_fd: {link_fd}",
-        *_ids(0, own_ids.uid, own_ids.gid),
-        *(line for inside, outside, count in guest_ids for line in _ids(inside, outside, outside, count)),
+        *(line for one in ids for line in _ids(one.inside, one.uid, one.gid, one.count)),
         f"mount {{ src: {_quoted(workspaces)} dst: '/run/launcher/workspaces' is_bind: true nosuid: true nodev: true }}",
         _program("launcher", str(link_fd), kind),
     ]

@@ -66,6 +66,7 @@ def _plain_rules(policy: dict[str, Any], machine: str) -> Iterator[tuple[int, li
     """Actions, and the calls that they are the answer to whatever their arguments are."""
     yield ALLOW, [*policy["allow"], *policy.get(f"allow_{machine}", ())]
     yield KILL_PROCESS, [*policy["kill"], *policy.get(f"kill_{machine}", ())]
+    yield ERRNO, policy["ignored"]  # error 0: success
     for name, calls in policy["errors"].items():
         yield _error(name), calls
 

@@ -155,8 +155,8 @@ class Session:
         deadline, next_look = started + self._job.limits.wall_seconds, started + _LOOK_SECONDS
         while (now := time.monotonic()) < deadline:
             if now >= next_look:
-                self._look()
-                next_look = now + _LOOK_SECONDS
+                self._look(deadline)
+                next_look = time.monotonic() + _LOOK_SECONDS
             ready = [fd for fd, _ in poll.poll(max(0, min(deadline, next_look) - now) * 1000 + 1)]
             for fd in ready:
                 if fd in self._streams and not self._read(fd):
@@ -198,12 +198,13 @@ class Session:
         finally:
             self._room.release()
 
-    def _look(self) -> None:
+    def _look(self, deadline: float) -> None:
         """Stop a run over its processor time, or over its memory: at once, and not only when its main process notices."""
         limits, cgroup = self._job.limits, self._jail.cgroup
         if cgroup is None:
-            used_bytes = proportional_memory_bytes(self._jail.pid)
-            if used_bytes > limits.memory_bytes:
+            enough = limits.memory_bytes + 1
+            used_bytes = proportional_memory_bytes(self._jail.pid, enough_bytes=enough, until=deadline)
+            if used_bytes >= enough:
                 self._stop(Status.OUT_OF_MEMORY, f"Its processes together used {used_bytes:,} bytes of memory.")
             return
         counters = cgroup.counters()

@@ -46,8 +46,8 @@ _OWN_PROCESSES = 1  # process 1 is in the group of the run too
 _TRIES = 5
 _AFTER_SECONDS = 0.003
 """After a run, before there is work for the next: until then the answer of this one needs the processors."""
-_PAUSE_SECONDS = (0.1, 1, 5, 30)
-"""Before a launcher is started again, by how often in a row it failed."""
+_PAUSE_SECONDS = (0.05, 0.1, 0.2, 0.5, 1, 5, 30)
+"""Before a launcher is started, or asked, again, by how often in a row it failed."""
 
 
 class WarmRuntime:
@@ -302,28 +302,31 @@ class _Pool:
             try:
                 launcher = self._start()
             except JailFailed as fault:
-                self._is_off(number, str(fault))
-                pause = _PAUSE_SECONDS[min(failures, len(_PAUSE_SECONDS) - 1)]
+                self._note_down(number, str(fault))
+                self._pause(failures)
                 failures += 1
-                with self._changed:
-                    self._changed.wait_for(lambda: self._closed, pause)
                 continue
             with self._changed:
-                self._failed.pop(number, None)
                 self._up.add(launcher)
                 self.modules = launcher.modules
             try:
-                made = self._serve(launcher, self._wakes[number])
+                made, why = self._serve(number, launcher)
             finally:
                 with self._changed:
                     self._up.remove(launcher)
                 launcher.close()
             failures = 0 if made else failures + 1
-            if not self._closed:
-                _log.warning("a launcher of warm jails has ended; another is started")
+            if not made and not self._closed:
+                self._note_down(number, why)
+                self._pause(failures)
 
-    def _is_off(self, number: int, why: str) -> None:
-        """Note that a launcher could not be started; those who wait get nothing if it was the last."""
+    def _pause(self, failures: int) -> None:
+        with self._changed:
+            seconds = _PAUSE_SECONDS[min(failures, len(_PAUSE_SECONDS) - 1)]
+            self._changed.wait_for(lambda: self._closed, seconds)
+
+    def _note_down(self, number: int, why: str) -> None:
+        """Note that no jail comes from this place; those who wait get nothing if it was the last."""
         with self._changed:
             if number not in self._failed:
                 _log.warning("%s", why)
@@ -333,24 +336,37 @@ class _Pool:
                     _give(self._waiting.popleft(), _Down())
             self._changed.notify_all()
 
-    def _serve(self, launcher: Launcher, wake: int) -> int:
-        """Make jails until the launcher ends; gives how many were made."""
+    def _serve(self, number: int, launcher: Launcher) -> tuple[int, str]:
+        """Make jails until the launcher ends, or seems to be no good; gives how many were made, and what went wrong last.
+
+        A launcher that has made jails is let alone whatever fails later: scripts may be running in them.
+        """
         poll = select.poll()
         poll.register(launcher.link, select.POLLIN)
-        poll.register(wake, select.POLLIN)
-        made = 0
-        while True:
-            while order := self._next_order():
-                if not launcher.is_alive or not self._make(launcher, order):
-                    self._put_back(order)
-                    return made
-                made += 1
-            if self._closed:
-                return made
-            ready = [fd for fd, _ in poll.poll()]
-            if launcher.link.fileno() in ready:
-                return made
-            os.eventfd_read(wake)
+        poll.register(self._wakes[number], select.POLLIN)
+        made = failed = 0
+        why = ""
+        while launcher.is_alive:
+            if order := self._next_order():
+                jail, fault = self._make(launcher, order)
+                if jail is not None:
+                    made, failed = made + 1, 0
+                    self._deliver(number, jail, order)
+                    continue
+                why, failed = fault, failed + 1
+                self._put_back(order)
+                if made == 0 and failed == _TRIES:
+                    return 0, why
+                self._pause(failed - 1)
+            elif self._closed:
+                break
+            else:
+                poll.poll()
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._wakes[number])
+        if not self._closed:
+            _log.warning("a launcher of warm jails has ended; another is started")
+        return made, why
 
     def _next_order(self) -> _Order | None:
         with self._changed:
@@ -363,33 +379,36 @@ class _Pool:
                 return _Order(self._limits)
             return None
 
-    def _make(self, launcher: Launcher, order: _Order) -> bool:
+    def _make(self, launcher: Launcher, order: _Order) -> tuple[Jail | None, str]:
         make_cgroup = None
         if self._groups is not None:
             make_cgroup = partial(cgroups.for_run, self._groups, order.limits, own_processes=_OWN_PROCESSES)
         try:
-            jail = launcher.spawn(order.limits, make_cgroup=make_cgroup)
+            return launcher.spawn(order.limits, make_cgroup=make_cgroup), ""
         except (JailFailed, OSError) as fault:
             _log.warning("a warm jail could not be made: %s", fault)
-            order.failures += 1
-            if order.waiting is not None and order.failures == _TRIES:
-                _give(order, fault if isinstance(fault, JailFailed) else JailFailed(str(fault)))
-            return False
-        if order.waiting is not None:
-            if not _give(order, jail):
-                self._undertaker.submit(jail.bury)
-            return True
-        with self._changed:
-            self._in_the_making -= 1
-            self._spares.append(jail)
-            self._changed.notify_all()
-        return True
+            return None, str(fault)
 
-    def _put_back(self, order: _Order) -> None:
+    def _deliver(self, number: int, jail: Jail, order: _Order) -> None:
         with self._changed:
+            self._failed.pop(number, None)
             if order.waiting is None:
                 self._in_the_making -= 1
-            elif not order.waiting.done():
+                self._spares.append(jail)
+                self._changed.notify_all()
+                return
+        if not _give(order, jail):
+            self._undertaker.submit(jail.bury)
+
+    def _put_back(self, order: _Order) -> None:
+        """For another launcher to try; who has waited for too many gets none, and runs cold."""
+        with self._changed:
+            order.failures += 1
+            if order.waiting is None:
+                self._in_the_making -= 1
+            elif order.failures == _TRIES:
+                _give(order, _Down())
+            else:
                 self._waiting.appendleft(order)
         self._wake()
 

@@ -76,7 +76,7 @@ print(json.dumps({
     "interfaces": open("/proc/net/dev").read().splitlines()[2:], "dumpable": ctypes.CDLL(None).prctl(3, 0, 0, 0, 0),
     "top": sorted(os.listdir("/")), "run": sorted(os.listdir("/run")), "dev": sorted(os.listdir("/dev")), "tmp": os.listdir("/tmp"),
     "workspace": [[n, oct(os.stat(n).st_mode), os.access(n, os.W_OK)] for n in sorted(os.listdir("."))],
-    "maps": [open(f"/proc/self/{m}").read().split() for m in ("uid_map", "gid_map")][0][:1], "nice": os.nice(0),
+    "maps": [open(f"/proc/self/{m}").read().split() for m in ("uid_map", "gid_map")][0][:1], "nice": os.getpriority(0, 0),
     "ipc": len(open("/proc/sysvipc/shm").readlines()), "affinity": sorted(os.sched_getaffinity(0)),
 }))
 """

@@ -34,9 +34,9 @@ def serving(root: GuestRoot, folder: Path, **settings: Any) -> Iterator[str]:
 
     async def serve() -> None:
         nonlocal server
-        async with make_toolbox(root, folder, **limits) as box:
-            server = uvicorn.Server(uvicorn.Config(create_app(chosen, box, []), log_level="warning"))
-            await server.serve(sockets=[listener])
+        app = create_app(chosen, make_toolbox(root, folder, **limits), [])
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        await server.serve(sockets=[listener])
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
     thread.start()

@@ -9,7 +9,7 @@ import pytest
 from sandbox.errors import JailFailed
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Job, Limits
-from sandbox.runtimes.identities import Identities
+from sandbox.runtimes.identities import Identities, IdRange
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.nsjail_config import (
     CONFIG_FILE,
@@ -69,7 +69,7 @@ def test_the_configuration_of_a_jail_is_this() -> None:
 
 def test_the_configuration_around_a_launcher_is_this() -> None:
     text = build_launcher_config(
-        WALLS, Path("/w"), "plain", link_fd=5, own_ids=Identity(0, 0), guest_ids=[(1, 2_000_000_000, 256)]
+        WALLS, Path("/w"), "plain", link_fd=5, ids=[IdRange(0, 0, 0, 1), IdRange(1, 2_000_000_000, 2_000_000_000, 256)]
     )
     assert [line for line in text.splitlines() if line] == [
         "mount { src: \"/r\" dst: '/' is_bind: true }",
@@ -135,9 +135,12 @@ def test_each_jail_has_an_id_that_no_other_has(tmp_path: Path, id_map: str, firs
         assert again.uid == (os.geteuid() if first is None else first)
 
 
-def test_an_ordinary_users_jails_have_his_id() -> None:
-    with Identities(is_root=False).one() as one:
+def test_an_ordinary_users_jails_have_his_id_which_is_not_0_in_a_launcher() -> None:
+    identities = Identities(is_root=False)
+    with identities.one() as one:
         assert one == Identity(os.geteuid(), os.getegid())
+        assert identities.launcher_ids == [IdRange(1, os.geteuid(), os.getegid(), 1)]
+        assert identities.inside(one) == 1
 
 
 async def test_a_jail_that_does_not_start_is_a_fault_of_ours_with_its_reason(

@@ -62,6 +62,8 @@ def test_every_call_is_answered_as_the_policy_says(machine: str) -> None:
             expected = ALLOW
         elif name in (*POLICY["kill"], *POLICY.get(f"kill_{machine}", ())):
             expected = KILL_PROCESS
+        elif name in POLICY["ignored"]:
+            expected = ERRNO
         elif error := [error for error, calls in POLICY["errors"].items() if name in calls]:
             expected = ERRNO | getattr(errno, error[0])
         else:
@@ -105,7 +107,7 @@ def test_process_one_may_do_more_until_go_and_the_script_may_not() -> None:
 
 def test_a_call_that_no_kernel_has_is_refused_in_a_policy(tmp_path: Path) -> None:
     (tmp_path / "policy.toml").write_text(
-        'allow = ["openatt"]\nkill = []\nargument = []\n[errors]\n[clone]\nforbidden_flags = 1\n'
+        'allow = ["openatt"]\nkill = []\nignored = []\nargument = []\n[errors]\n[clone]\nforbidden_flags = 1\n'
     )
     with pytest.raises(ValueError, match="no system call openatt"):
         seccomp.program("x86_64", tmp_path / "policy.toml")
