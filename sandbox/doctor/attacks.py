@@ -296,7 +296,7 @@ def _refused(name: str, code: str, errors: str, *, enforced_by: str = "seccomp",
 SHARED = (
     _refused(
         "a lock that every run sees",
-        "fcntl.fcntl(os.open('/dev/null', os.O_RDWR), 37, struct.pack('hhqqi4x', 0, 0, 0, 1, 0))",
+        "fcntl.fcntl(open('/dev/null', 'rb+', 0), 37, struct.pack('hhqqi4x', 0, 0, 0, 1, 0))",
         "(22,)", walls=NO_FILTER,
     ),
     _refused(

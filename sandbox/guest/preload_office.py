@@ -22,6 +22,7 @@ import xlsxwriter
 
 # fmt: off
 _ALSO = (
+    "base64", "copy", "dataclasses", "decimal", "random", "statistics", "textwrap", "unicodedata", "zipfile",
     "docx.enum.section", "docx.enum.style", "docx.enum.table", "docx.enum.text", "docx.oxml", "docx.oxml.ns", "lxml.etree",
     "openpyxl.chart.label", "openpyxl.chart.series", "openpyxl.comments", "openpyxl.drawing.image", "openpyxl.formatting.rule",
     "openpyxl.utils", "openpyxl.worksheet.datavalidation", "openpyxl.worksheet.table", "PIL.ImageDraw", "PIL.ImageFont",

@@ -1,15 +1,15 @@
-"""What a launcher imports for scripts that name no office library: each module more is memory that each run has to let go of."""
+"""What a launcher imports for scripts that name no office library.
 
-# fmt: off
+Only what nearly every script uses: each module is memory that every run has to let go of at its end, 0.4 ms for the rest of
+what short scripts import now and then.
+"""
+
 _NAMES = (
-    "base64", "bisect", "calendar", "collections", "copy", "csv", "dataclasses", "datetime", "decimal", "enum", "fractions",
-    "functools", "glob", "hashlib", "io", "itertools", "json", "math", "pathlib", "random", "re", "select", "shutil", "statistics",
-    "string", "textwrap", "time", "traceback", "typing", "unicodedata", "warnings", "zipfile", "zoneinfo",
-)
-# fmt: on
+    "collections", "csv", "datetime", "functools", "io", "itertools", "json", "math", "pathlib", "re", "select", "string", "time",
+)  # fmt: skip
 
 
 def preload():
-    """Import the modules of the standard library that short scripts use."""
+    """Import them."""
     for name in _NAMES:
         __import__(name)

@@ -7,7 +7,6 @@ version 2 has been run against a folder of plain files only, never against a ker
 
 import errno
 import itertools
-import logging
 import os
 import secrets
 import threading
@@ -18,8 +17,6 @@ from typing import NamedTuple, Protocol
 
 from sandbox.job import Limits
 from sandbox.processes import identity_of, lives
-
-_log = logging.getLogger(__name__)
 
 _PREFIX = "spillbox-"
 _numbers = itertools.count()
@@ -76,7 +73,7 @@ def find(mounts: Path = _MOUNTS, own: Path = _OWN) -> CgroupHost:
             host = kind(mounts.read_text(), own.read_text())
             host.create("probe", memory_bytes=32 << 20, processes=4).remove()
         except OSError as fault:
-            tried.append(f"version {kind.version}: {fault.strerror} ({fault.filename})")
+            tried.append(f"version {kind.version}: {fault.strerror} ({Path(fault.filename).parent})")
         except NoCgroups as fault:
             tried.append(f"version {kind.version}: {fault}")
         else:
@@ -86,7 +83,7 @@ def find(mounts: Path = _MOUNTS, own: Path = _OWN) -> CgroupHost:
 
 
 def find_for_service(*, wanted: bool = True) -> tuple[CgroupHost | None, tuple[str, ...]]:
-    """The control groups, or none and the warning about what is weaker without, which is logged too."""
+    """The control groups, or none and the warning about what is weaker without."""
     try:
         if not wanted:
             raise NoCgroups("switched off")
@@ -98,7 +95,6 @@ def find_for_service(*, wanted: bool = True) -> tuple[CgroupHost | None, tuple[s
             "limit; processor time is bounded for each process by itself; and who went over a process limit is not counted. To "
             f"mend it, run the service as root, or under systemd with Delegate=yes. ({why})"
         )
-        _log.warning("%s", warning)
         return None, (warning,)
 
 

@@ -41,12 +41,13 @@ class Store:
             new.replace(self._counter)
             return number
 
-    def entries(self) -> list[Entry]:
-        """Everything below ``files/``, sorted by path."""
+    def entries(self, *, leave_out: frozenset[bytes] = frozenset()) -> list[Entry]:
+        """Everything below ``files/``, sorted by path, but for what is in the top folders ``leave_out``."""
         if not self.files.is_dir():
             return []
         with Tree.at(self.files) as tree:
-            return sorted(tree.walk(), key=lambda entry: entry[0])
+            walk = tree.walk(lambda _, segments, __: len(segments) > 1 or segments[0] not in leave_out)
+            return sorted(walk, key=lambda entry: entry[0])
 
     def open_file(self, segments: Segments) -> int:
         """A descriptor of a regular file, for reading; raises OSError for anything else."""

@@ -39,8 +39,8 @@ def copy_in(
     wanted = None if only is None else set(only)
     with Tree.at(store.files) as ours, Tree(guest_fd) as guest:
         try:
-            for segments, status in store.entries():
-                if segments[0] in leave_out or _NEVER_KEPT in segments:
+            for segments, status in store.entries(leave_out=leave_out):
+                if _NEVER_KEPT in segments:
                     continue
                 if stat.S_ISDIR(status.st_mode):
                     with acting_as(identity):

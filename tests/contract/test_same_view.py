@@ -123,7 +123,7 @@ async def test_the_interpreter_looks_as_if_it_were_fresh(
     assert found["warm"] == found["cold"]
     assert cold - warm == set()
     preloaded = {name.partition(".")[0] for name in warm - cold}
-    assert preloaded >= {"json", "csv", "zipfile"}
+    assert preloaded >= {"json", "csv", "datetime"}
     assert (preloaded >= set(OFFICE)) == bool(libraries)
     assert not preloaded & {path.stem for path in Path("sandbox/guest").glob("*.py")}
 
