@@ -6,7 +6,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check bench serve lock clean
+.PHONY: help setup demo test check bench soak serve lock clean
 
 help: ## Show what there is to make
 	@echo "Spillbox: sandboxed Python runs and exact office documents for AI agents."
@@ -31,8 +31,11 @@ test: setup ## Run all tests
 check: $(STAMP) ## Run the linter, the formatter's check and the type checker
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy
 
-bench: setup ## Measure runs side by side with a bare interpreter
-	@$(RUN) scripts/bench.py --data-dir "$(DATA_DIR)"
+bench: setup ## Measure runs side by side with a bare interpreter and Docker
+	@$(RUN) scripts/bench.py --data-dir "$(DATA_DIR)" --json docs/bench.json --chart docs/bench.svg
+
+soak: setup ## Do 20,000 runs and look for what is lost or left over
+	@$(RUN) scripts/soak.py --data-dir "$(DATA_DIR)"
 
 serve: setup ## Start the HTTP service on http://127.0.0.1:8750
 	@$(RUN) -m api serve --data-dir "$(DATA_DIR)"

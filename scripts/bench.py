@@ -153,8 +153,8 @@ def _load(clients: Sequence[Contender], script: str, seconds: float) -> dict[str
 
 def _memory(service_pid: int) -> dict[str, Any]:
     """MiB of launchers and of the jails that stand spare, shared pages shared out among those who have them."""
-    parents = _parents()
-    below = {pid for pid in parents if _is_below(pid, service_pid, parents)}
+    parents = parents_of_all()
+    below = processes_below(service_pid, parents)
     launchers: dict[str, list[float]] = {"plain": [], "office": []}
     jails: dict[str, list[float]] = {"plain": [], "office": []}
     for pid in below:
@@ -184,7 +184,7 @@ def _memory(service_pid: int) -> dict[str, Any]:
     }
 
 
-def _parents() -> dict[int, int]:
+def parents_of_all() -> dict[int, int]:
     """Every process of the machine, with its parent."""
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -193,16 +193,20 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _is_below(pid: int, ancestor: int, parents: dict[int, int]) -> bool:
-    while pid in parents and pid != ancestor:
-        pid = parents[pid]
-    return pid == ancestor
+def processes_below(ancestor: int, parents: dict[int, int]) -> set[int]:
+    """The process and all that descend from it."""
+    found = {ancestor}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
 
 
 def _seconds(contender: Contender, script: str) -> float:
     started = time.perf_counter()
-    contender.run(script)
-    return time.perf_counter() - started
+    answer = contender.run(script)
+    seconds = time.perf_counter() - started
+    contender.check(answer)
+    return seconds
 
 
 def _summaries(times: dict[str, list[float]]) -> dict[str, Any]:

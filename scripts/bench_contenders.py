@@ -1,9 +1,9 @@
 """Who runs a script in the benchmark: a bare interpreter, the two runtimes by library and by HTTP, and Docker."""
 
 import asyncio
-import http.client
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -23,14 +23,28 @@ SCRIPTS = Path(__file__).parent / "bench"
 WORKSPACE = "bench"
 IMAGE = "spillbox-bench"
 _START_SECONDS = 60
+_LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
 class Contender(Protocol):
-    """Runs a script by its name, all of it, and raises RuntimeError if it did not succeed."""
+    """Runs a script by its name."""
 
     name: str
 
-    def run(self, script: str) -> None: ...
+    def run(self, script: str) -> object:
+        """All of it; this is what is measured."""
+
+    def check(self, answer: object) -> None:
+        """Raises RuntimeError if the run did not succeed."""
+
+
+class Command:
+    """A contender that is a command: its exit status says whether it succeeded."""
+
+    def check(self, answer: object) -> None:
+        assert isinstance(answer, subprocess.CompletedProcess)
+        if answer.returncode:
+            raise RuntimeError(f"{answer.args} failed: {answer.stderr[-500:]!r}")
 
 
 def rows() -> list[dict[str, Any]]:
@@ -52,7 +66,7 @@ def lay_out(folder: Path) -> None:
         shutil.copy(script, folder / script.name)
 
 
-class Bare:
+class Bare(Command):
     """`python -I script.py`: no jail, no limits, the same interpreter and libraries."""
 
     name = "bare python"
@@ -67,12 +81,14 @@ class Bare:
         (own / "libraries.pth").write_text(f"{libraries.resolve()}\n")
         self._python = venv / "bin" / "python"
 
-    def run(self, script: str) -> None:
+    def run(self, script: str) -> object:
         environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1"}
-        subprocess.run([self._python, "-I", script], cwd=self._folder, env=environment, check=True, capture_output=True)
+        return subprocess.run(
+            [self._python, "-I", script], cwd=self._folder, env=environment, check=False, capture_output=True
+        )
 
 
-class Docker:
+class Docker(Command):
     """`docker run` with the guest's interpreter and libraries as the image, and limits like ours."""
 
     name = "docker run"
@@ -97,12 +113,12 @@ class Docker:
                 tar.add(guest_root.resolve(), ".")
             subprocess.run(["docker", "import", file.name, IMAGE], check=True, capture_output=True)
 
-    def run(self, script: str) -> None:
+    def run(self, script: str) -> object:
         limits = ["--memory", "512m", "--memory-swap", "512m", "--pids-limit", "64", "--cap-drop", "ALL"]
         place = ["--volume", f"{self._folder}:/workspace", "--workdir", "/workspace", "--tmpfs", "/tmp"]  # noqa: S108
-        subprocess.run(
+        return subprocess.run(
             ["docker", "run", "--rm", "--network", "none", "--read-only", *limits, *place, IMAGE, "/opt/venv/bin/python", script],
-            check=True, capture_output=True,
+            check=False, capture_output=True,
         )  # fmt: skip
 
 
@@ -115,35 +131,54 @@ class Library:
         self._loop = loop
         lay_out(box.workspaces.open(WORKSPACE).files_folder)
 
-    def run(self, script: str) -> None:
-        output = self._loop.run(self._box.call("run_python", WORKSPACE, {"path": script}))
-        if not isinstance(output, Execution):
-            raise TypeError("run_python gives an Execution")
-        require_success(output)
+    def run(self, script: str) -> object:
+        return self._loop.run(self._box.call("run_python", WORKSPACE, {"path": script}))
+
+    def check(self, answer: object) -> None:
+        assert isinstance(answer, Execution)
+        require_success(answer)
 
 
 class Http:
-    """The tool run_python of a running service, over one connection that is kept."""
+    """The tool run_python of a running service, over one connection that is kept; a request is one write, as of any good client."""
 
     def __init__(self, name: str, port: int, *, workspace: str) -> None:
         self.name = name
-        self._workspace = workspace
-        self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+        self._head = (
+            f"POST /v1/workspaces/{workspace}/tools/run_python HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
+            "Content-Type: application/json\r\nContent-Length: "
+        )
+        self._connection = socket.create_connection(("127.0.0.1", port), timeout=120)
+        self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
-    def run(self, script: str) -> None:
-        require_success(Execution.model_validate_json(self.answer({"path": script})))
+    def run(self, script: str) -> bytes:
+        return self.call({"path": script})
 
-    def answer(self, arguments: dict[str, Any]) -> bytes:
-        """The body of a call's answer."""
-        self._connection.request(
-            "POST", f"/v1/workspaces/{self._workspace}/tools/run_python", json.dumps(arguments),
-            {"Content-Type": "application/json"},
-        )  # fmt: skip
-        answer = self._connection.getresponse()
-        body = answer.read()
-        if answer.status != 200:
-            raise RuntimeError(f"HTTP {answer.status}: {body[:300]!r}")
-        return body
+    def call(self, arguments: dict[str, Any]) -> bytes:
+        """The whole answer to a call, head and body."""
+        body = json.dumps(arguments)
+        self._connection.sendall(f"{self._head}{len(body)}\r\n\r\n{body}".encode())
+        answer = b""
+        while b"\r\n\r\n" not in answer:
+            answer += self._received()
+        top, _, rest = answer.partition(b"\r\n\r\n")
+        length = _LENGTH.search(top)
+        while length and len(rest) < int(length[1]):
+            rest += self._received()
+        return top + b"\r\n\r\n" + rest
+
+    def _received(self) -> bytes:
+        data = self._connection.recv(1 << 20)
+        if not data:
+            raise ConnectionError("the service closed the connection")
+        return data
+
+    def check(self, answer: object) -> None:
+        assert isinstance(answer, bytes)
+        head, _, body = answer.partition(b"\r\n\r\n")
+        if not head.startswith(b"HTTP/1.1 200 "):
+            raise RuntimeError(f"the service said: {answer[:500]!r}")
+        require_success(Execution.model_validate_json(body))
 
 
 def require_success(execution: Execution) -> None:
@@ -184,7 +219,8 @@ def service(folder: Path, guest_root: Path, runtime: RuntimeName) -> Iterator[Se
     try:
         while True:
             with suppress(ConnectionError):
-                Http("first", port, workspace=WORKSPACE).run("print.py")
+                first = Http("first", port, workspace=WORKSPACE)
+                first.check(first.run("print.py"))
                 break
             if process.poll() is not None or time.perf_counter() - started > _START_SECONDS:
                 raise RuntimeError(f"the service did not start: {process.communicate()[1][-2000:]!r}")

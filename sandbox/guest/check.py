@@ -16,10 +16,11 @@ from urllib.parse import unquote
 from xml.parsers import expat
 
 _MAX_UNPACKED_BYTES = 1 << 30
-_MAX_LOADED_SHEET_BYTES = 1 << 20
+_MAX_LOOKED_AT_SHEET_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
 _RELATIONSHIPS = "http://schemas.openxmlformats.org/package/2006/relationships"
 _SHEETS = "xl/worksheets/"
+_PLACE = re.compile(r"([A-Z]{1,3})([1-9][0-9]{0,6})")
 _CONTENT_TYPES = "[Content_Types].xml"
 _MAIN_TYPES = {
     "xlsx": ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml",),
@@ -91,10 +92,13 @@ def _check_package(archive, kind):
         raise Broken(f"unpacked it is over {_MAX_UNPACKED_BYTES:,} bytes")
     if _CONTENT_TYPES not in archive.namelist():
         raise Broken(f"the part {_CONTENT_TYPES} is missing: it is a zip archive, but not an office document")
-    small, last_rows = {}, {}
+    small, last_rows, sheets = {}, {}, {}
     for entry in entries:
         is_xml = entry.filename.endswith((".xml", ".rels"))
-        small[entry.filename], tail = _read_part(archive, entry, is_xml=is_xml)
+        cells = None
+        if entry.filename.startswith(_SHEETS) and is_xml and entry.file_size <= _MAX_LOOKED_AT_SHEET_BYTES:
+            cells = sheets[entry.filename] = _Cells(entry.filename)
+        small[entry.filename], tail = _read_part(archive, entry, is_xml=is_xml, cells=cells)
         if entry.filename.startswith(_SHEETS):
             last_rows[entry.filename] = max(
                 (int(n) for n in re.findall(rb'<row\b[^>]*\br="(\d{1,7})"', tail)), default=0
@@ -115,10 +119,58 @@ def _check_package(archive, kind):
         raise Broken("_rels/.rels names no main document part")
     if types(main) not in _MAIN_TYPES[kind]:
         raise Broken(f"the main part {main} is of type {types(main)}, which is not what a .{kind} file has")
-    return sum(e.file_size for e in entries if e.filename.startswith(_SHEETS)), last_rows
+    return last_rows, sheets
 
 
-def _read_part(archive, entry, *, is_xml):
+class _Cells:
+    """The cells of a sheet, as its parser meets them: ECMA-376 part 1, 18.3.1.4."""
+
+    def __init__(self, part):
+        self._part = part
+        self._kind = self._text = None
+        self.rows, self.columns = [], []
+        self.strings = self.styles = -1
+        """The largest index into the shared strings, and into the cell formats."""
+
+    def watch(self, parser):
+        parser.buffer_text = True
+        parser.StartElementHandler, parser.EndElementHandler = self._start, self._end
+        parser.CharacterDataHandler = self._read
+
+    def _start(self, name, attributes):
+        name = name.rpartition(":")[2]
+        if name == "c":
+            self._kind = attributes.get("t")
+            place = _PLACE.fullmatch(attributes.get("r", "A1"))
+            if place is None:
+                raise Broken(f"the part {self._part} has a cell at {attributes['r']!a}, which is no place")
+            self.columns.append(place[1])
+            self.rows.append(int(place[2]))
+            self.styles = max(self.styles, int(attributes.get("s", "0")))
+        elif name == "v":
+            self._text = ""
+
+    def _read(self, text):
+        if self._text is not None:
+            self._text += text
+
+    def _end(self, name):
+        if self._text is not None and name.rpartition(":")[2] == "v":
+            if self._kind == "s":
+                self.strings = max(self.strings, int(self._text))
+            elif self._kind in (None, "n") and self._text:
+                float(self._text)  # what is no number is a fault that a reader repairs by throwing the cell away
+            self._text = None
+
+    def dimension(self):
+        """The used range, as `A1:F322`."""
+        if not self.rows:
+            return "A1:A1"
+        by_width = sorted(set(self.columns), key=lambda column: (len(column), column))
+        return f"{by_width[0]}{min(self.rows)}:{by_width[-1]}{max(self.rows)}"
+
+
+def _read_part(archive, entry, *, is_xml, cells=None):
     """Read a part whole, which checks its CRC; parse it if it is XML.
 
     Gives the content of the two kinds that matter, and the end of any.
@@ -127,6 +179,8 @@ def _read_part(archive, entry, *, is_xml):
     kept = io.BytesIO() if entry.filename.endswith(".rels") or entry.filename == _CONTENT_TYPES else None
     if parser is not None:
         parser.EntityDeclHandler = _refuse_entities
+        if cells is not None:
+            cells.watch(parser)
     tail = b""
     try:
         with archive.open(entry) as part:
@@ -138,8 +192,12 @@ def _read_part(archive, entry, *, is_xml):
                     kept.write(chunk)
         if parser is not None:
             parser.Parse(b"", True)
+    except Broken:
+        raise
     except expat.ExpatError as fault:
         raise Broken(f"the part {entry.filename} is not well-formed XML: {fault}") from None
+    except ValueError as fault:
+        raise Broken(f"the part {entry.filename} has a cell that can't be read: {fault}") from None
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, OSError) as fault:
         raise Broken(f"the part {entry.filename} can't be unpacked: {fault}") from None
     except Exception as fault:  # zlib.error is no subclass of anything more
@@ -187,18 +245,25 @@ def _relationships(rels_name, content):
                 yield posixpath.normpath(absolute).lstrip("/"), attributes.get("Type", "")
 
 
-def _open_xlsx(path, sheet_bytes, last_rows):
+def _open_xlsx(path, last_rows, cells):
     import openpyxl
 
-    workbook = openpyxl.load_workbook(path, read_only=sheet_bytes > _MAX_LOADED_SHEET_BYTES)
-    sheets = {}
-    for sheet in workbook.worksheets:
-        try:
-            sheets[sheet.title] = sheet.calculate_dimension()
-        except ValueError:  # a large sheet, read as a stream, that does not say its own size
-            sheets[sheet.title] = f"{last_rows.get(sheet._worksheet_path.lstrip('/'), 0):,} rows"
+    # As a stream: the cells have been looked at, and to make an object of each would take most of the time of a check.
+    workbook = openpyxl.load_workbook(path, read_only=True)
     if not workbook.sheetnames:
         raise Broken("it has no sheet")
+    sheets = {}
+    for sheet in workbook.worksheets:
+        part = sheet._worksheet_path.lstrip("/")
+        found = cells.get(part)
+        if found is None:
+            sheets[sheet.title] = f"{last_rows.get(part, 0):,} rows"
+            continue
+        if found.strings >= len(sheet._shared_strings):
+            raise Broken(f"the part {part} has a cell with the shared string {found.strings}, which is missing")
+        if found.styles >= max(1, len(workbook._cell_styles)):
+            raise Broken(f"the part {part} has a cell with the format {found.styles}, which is missing")
+        sheets[sheet.title] = found.dimension()
     return {"sheets": sheets}
 
 

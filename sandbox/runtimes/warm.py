@@ -282,9 +282,9 @@ class _Pool:
         self._wake()
         for thread in self._threads:
             thread.join()
-        for jail in self._spares:
-            self._undertaker.submit(jail.bury)
         self._undertaker.shutdown()
+        for jail in self._spares:
+            jail.bury()
         for wake in self._wakes:
             os.close(wake)
         self._wakes = []

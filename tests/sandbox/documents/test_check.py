@@ -1,6 +1,7 @@
 """Documents are re-opened and checked in a jail; a broken one is refused with the part that is wrong."""
 
 import io
+import re
 import zipfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -161,3 +162,36 @@ async def test_the_check_leaves_the_workspace_alone(run_once: Run, check: Check,
     before = [(info.path, info.bytes, info.modified_at) for info in workspace.list_files()]
     await check("a.xlsx", "a.docx")
     assert [(info.path, info.bytes, info.modified_at) for info in workspace.list_files()] == before
+
+
+@pytest.mark.case("D7")
+@pytest.mark.parametrize(
+    ("cell", "problem"),
+    [
+        ('<c r="A1" t="s"><v>7</v></c>', "the shared string 7, which is missing"),
+        ('<c r="A1" s="99"><v>1</v></c>', "the format 99, which is missing"),
+        ('<c r="ROWS1"><v>1</v></c>', "a cell at 'ROWS1', which is no place"),
+        ('<c r="A1"><v>one</v></c>', "a cell that can't be read"),
+        ('<c r="A1" t="s"><v>x</v></c>', "a cell that can't be read"),
+        ('<c r="A1" t="str"><v>one</v></c><c r="B1"><v>1E5</v></c><c r="C1" t="b"><v>1</v></c><c r="D1"/>', None),
+    ],
+)
+async def test_a_cell_that_a_reader_would_throw_away_is_found(
+    run_once: Run, check: Check, workspace: Workspace, cell: str, problem: str | None
+) -> None:
+    await run_once("import openpyxl\nbook = openpyxl.Workbook()\nbook.active['A1'] = 1\nbook.save('a.xlsx')")
+    target = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(workspace.read_bytes("a.xlsx"))) as old, zipfile.ZipFile(target, "w") as new:
+        for entry in old.infolist():
+            data = old.read(entry)
+            if entry.filename == "xl/worksheets/sheet1.xml":
+                data, count = re.subn(rb"<c .*</c>", cell.encode(), data)
+                assert count == 1
+            new.writestr(entry.filename, data)
+    workspace.write("b.xlsx", target.getvalue())
+    found = (await check("b.xlsx"))["b.xlsx"]
+    if problem is None:
+        assert (found.ok, found.sheets) == (True, {"Sheet": "A1:D1"})
+    else:
+        assert found.ok is False
+        assert problem in (found.problem or "")
