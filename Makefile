@@ -32,7 +32,7 @@ check: $(STAMP) ## Run the linter, the formatter's check and the type checker
 	@$(VENV)/bin/ruff check . && $(VENV)/bin/ruff format --check . && $(VENV)/bin/mypy
 
 bench: setup ## Measure runs side by side with a bare interpreter and Docker
-	@$(RUN) scripts/bench.py --data-dir "$(DATA_DIR)" --json docs/bench.json --chart docs/bench.svg
+	@$(RUN) scripts/bench.py --data-dir "$(DATA_DIR)" --json docs/bench.json --chart docs/bench.svg --readme README.md
 
 soak: setup ## Do 20,000 runs and look for what is lost or left over
 	@$(RUN) scripts/soak.py --data-dir "$(DATA_DIR)"

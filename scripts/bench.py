@@ -1,6 +1,6 @@
 """Measures sandboxed runs side by side with a bare interpreter and with Docker, in one go and in turn, as ratios.
 
-    python scripts/bench.py [--data-dir DIR] [--seconds S] [--json FILE] [--chart FILE]
+    python scripts/bench.py [--data-dir DIR] [--seconds S] [--json FILE] [--chart FILE] [--readme FILE]
 
 Everything that a user of the tool run_python waits for is in a time of ours: the request, the jail, the record, the check of
 the documents that the script made.
@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from bench_contenders import Bare, Contender, Docker, Library, Service, service
-from bench_report import chart, table
+from bench_report import chart, markdown, table
 
 from sandbox.tools.toolbox import open_toolbox
 
@@ -41,6 +41,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=5, help="how long each number of clients is measured")
     parser.add_argument("--json", type=Path, help="write the figures to this file too")
     parser.add_argument("--chart", type=Path, help="draw them into this SVG file")
+    parser.add_argument("--readme", type=Path, help="write them between the marks in this file")
     arguments = parser.parse_args()
     figures = measure(arguments.data_dir / "guest-root", arguments.rounds, arguments.seconds)
     print(table(figures))
@@ -48,6 +49,10 @@ def main() -> int:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
     if arguments.chart:
         arguments.chart.write_bytes(chart(figures))
+    if arguments.readme:
+        before, start, rest = arguments.readme.read_text().partition("<!-- bench -->\n")
+        _, end, after = rest.partition("<!-- /bench -->")
+        arguments.readme.write_text(f"{before}{start}{markdown(figures)}{end}{after}")
     return 0
 
 

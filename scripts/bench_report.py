@@ -1,10 +1,11 @@
-"""The benchmark's figures as a table, and as a chart."""
+"""The benchmark's figures as a table, as a chart, and as the part of the README that they are."""
 
 from typing import Any
 
 import pygal
 
 BARE = "bare python"
+_COUNTS = ("1", "2", "8", "64")
 
 
 def table(figures: dict[str, Any]) -> str:
@@ -49,3 +50,44 @@ def chart(figures: dict[str, Any]) -> bytes:
         drawn.add(name, [one[name]["p50"] / one[BARE]["p50"] for one in figures["idle"].values()])
     rendered: bytes = drawn.render()
     return rendered
+
+
+def markdown(figures: dict[str, Any]) -> str:
+    """What the README says of them."""
+    names = [name for name in next(iter(figures["idle"].values())) if "library" not in name]
+    others = [name for name in names if name != BARE]
+    lines = [
+        f"Medians on {figures['machine']}; the machine was idle before each run, but where another thing is said.",
+        "",
+        f"| script | {BARE} |" + "".join(f" {name} | ratio |" for name in others),
+        "|---" * (2 + 2 * len(others)) + "|",
+    ]
+    measured = {f"`{script}`": one for script, one in figures["idle"].items()}
+    measured["`print.py`, one after another"] = figures["back to back"]
+    for what, one in measured.items():
+        bare = one[BARE]["p50"]
+        cells = "".join(f" {one[name]['p50']:.1f} ms | {one[name]['p50'] / bare:.2f} |" for name in others)
+        lines.append(f"| {what} | {bare:.1f} ms |{cells}")
+    lines += [
+        "",
+        "| runs a second, by clients at the same time | " + " | ".join(_COUNTS) + " |",
+        "|---" * (1 + len(_COUNTS)) + "|",
+    ]
+    for script, contenders in figures["clients"].items():
+        for name, counts in contenders.items():
+            cells = " | ".join(
+                f"{counts[count]['runs_per_second']:.0f}" if count in counts else "" for count in _COUNTS
+            )
+            lines.append(f"| `{script}`, {name} | {cells} |")
+    memory, starts = figures["memory"], figures["start seconds"]
+    for kind, one in memory.items():
+        lines += [
+            "",
+            f"A launcher of {kind} jails takes {one['launcher_mib']:.0f} MiB, each of its jails {one['jail_own_mib']:.1f} MiB more; "
+            f"there are {one['launchers']} launchers and {one['spare_jails']} spare jails.",
+        ]
+    lines += [
+        "",
+        f"A first run is answered {starts['warm']:.1f} s after the service was started, its walls having been tried.",
+    ]
+    return "\n".join(lines) + "\n"
