@@ -83,8 +83,8 @@ def markdown(figures: dict[str, Any]) -> str:
     for kind, one in memory.items():
         lines += [
             "",
-            f"A launcher of {kind} jails takes {one['launcher_mib']:.0f} MiB, each of its jails {one['jail_own_mib']:.1f} MiB more; "
-            f"there are {one['launchers']} launchers and {one['spare_jails']} spare jails.",
+            f"A launcher of {kind} jails takes {one['launcher_mib']:.0f} MiB, each of its jails {one['jail_own_mib']:.1f} MiB "
+            f"more; there are {one['launchers']} launchers and {one['spare_jails']} spare jails.",
         ]
     lines += [
         "",
