@@ -52,11 +52,14 @@ class _FilterProgram(_ctypes.Structure):
 
 
 _libc = _ctypes.dlopen(None, 0)
+_functions = {}
 
 
 def call(name, *arguments):
     """Call a function of the C library with whole numbers, bytes (as a pointer) and None; raises OSError when it gives -1."""
-    function = _Function(_ctypes.dlsym(_libc, name))
+    function = _functions.get(name)
+    if function is None:
+        function = _functions[name] = _Function(_ctypes.dlsym(_libc, name))
     result = function(*(_Long(a) if isinstance(a, int) else a for a in arguments))
     if result == -1:
         error = _ctypes.get_errno()

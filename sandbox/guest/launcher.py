@@ -37,6 +37,8 @@ def main():
     own_namespace = os.open(f"{_HIDDEN}/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     _signal.signal(_signal.SIGCHLD, _signal.SIG_IGN)  # the kernel buries them
     link.send(wire.encode_up(names))
+    program, _ = wire.decode_filters(link.recv(wire.MAX_MESSAGE_BYTES))
+    kernel.load_filter(program)  # for process 1 of each jail too
     while True:
         message, ancillary, _, _ = link.recvmsg(wire.MAX_MESSAGE_BYTES, _socket.CMSG_SPACE(4 * _SPAWN_DESCRIPTORS))
         if not message:
@@ -58,6 +60,7 @@ def _preload(kind):
 
     kernel.call("mount", b"tmpfs", b"/tmp", b"tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, None)
     __import__(f"preload_{kind}").preload()
+    run.rehearse()
     kernel.call("umount2", b"/tmp", kernel.MNT_DETACH)
     gc.collect()
     gc.freeze()  # the collector of a child never touches what is there now, so that its pages stay shared
@@ -96,7 +99,7 @@ def _stand_and_run(shape, control):
     message = control.recv(wire.MAX_MESSAGE_BYTES)
     if not message:
         return
-    first_filter, script_filter = wire.decode_filters(message)
+    _, program = wire.decode_filters(message)
     os.setsid()
     wake_read = first.become_first()
     kernel.call("unshare", shape["namespaces"])
@@ -106,13 +109,11 @@ def _stand_and_run(shape, control):
     for place, flags, options in shape["tmpfs"]:
         owner = f",uid={shape['uid']},gid={shape['uid']}"
         kernel.call("mount", b"tmpfs", place.encode(), b"tmpfs", flags, (options + owner).encode())
-    kernel.bound_capabilities()
     os.chdir("/workspace")
     idle_bytes = _pages()[1] * resource.getpagesize()
     _bind(f"{_HIDDEN}/workspaces", "/tmp")  # noqa: S108  a rehearsal of what comes after GO
     kernel.call("umount2", b"/tmp", kernel.MNT_DETACH)
-    child, gate = first.fork_script(lambda: _give_everything_up(shape, script_filter))
-    kernel.load_filter(first_filter)
+    child, gate = first.fork_script(lambda: _give_everything_up(shape, program))
     first.say_ready(control)
     message = control.recv(wire.MAX_MESSAGE_BYTES)
     if not message:

@@ -18,6 +18,7 @@ Process 1 and the script's process, once for each jail:
 Service and a launcher:
 
     launcher -> service   UP and the names of the modules that it has imported
+    service -> launcher   FILTERS: the program for it and for process 1 of its jails
     service -> launcher   SPAWN and a shape, with descriptors of a jail's wire, stdout and stderr; again and again
 
 Only process 1 holds the jail's end, and only the launcher its own. The script's process closes what it has before guest

@@ -38,8 +38,10 @@ class Launcher:
                 walls, workspaces, kind, link_fd=theirs.fileno(), ids=identities.launcher_ids
             )
             self._process.begin(config)
+        own = seccomp.program(also=seccomp.FOR_LAUNCHERS) if walls.seccomp else seccomp.NO_FILTER
         try:
             self.modules = frozenset(wire.decode_up(self.link.recv(wire.MAX_MESSAGE_BYTES)))
+            self.link.send(wire.encode_filters(own, b""))
         except (OSError, ValueError):
             why = self._process.log()
             self.close()
@@ -78,7 +80,7 @@ class Launcher:
                 if cgroup is not None:
                     join(cgroup, pid)
                     cgroup.counters()  # so that its files are open when a run waits for them
-                channels.send_filters(seccomp.program(also=seccomp.UNTIL_GO), self._walls.seccomp)
+                channels.send_filters(seccomp.NO_FILTER, self._walls.seccomp)
                 return Jail.when_ready(channels, identity, cgroup, holds)
             except BaseException:
                 channels.close()

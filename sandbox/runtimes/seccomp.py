@@ -33,8 +33,10 @@ _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 
 
-UNTIL_GO = ("mount", "umount2", "setresuid", "setresgid", "capset")
-"""What process 1 of a warm jail still needs when it hears GO, to mount the workspace's folders and to give up its rights."""
+FOR_LAUNCHERS = (
+    "capset", "mount", "prctl", "sethostname", "setns", "setresgid", "setresuid", "umount2", "unshare",
+)  # fmt: skip
+"""What a launcher, and process 1 of its jails, need besides: to make namespaces and mounts, and to give up their rights."""
 
 
 @cache
