@@ -1,5 +1,6 @@
 """What the README shows is run, and what it lists is what there is."""
 
+import json
 import os
 import re
 import subprocess
@@ -64,6 +65,14 @@ def test_every_command_and_target_that_is_shown_exists(capsys: pytest.CaptureFix
     assert set(re.findall(r"^spillbox (\w+)", README, re.MULTILINE)) <= commands
     for line in re.findall(r"^spillbox ([^\[#\n]+)", README, re.MULTILINE):
         _parser().parse_args(line.split())
+
+
+def test_the_figures_are_those_that_were_measured() -> None:
+    sys.path.insert(0, str(PROJECT / "scripts"))
+    from bench_report import markdown
+
+    figures = json.loads((PROJECT / "docs" / "bench.json").read_text())
+    assert README.partition("<!-- bench -->\n")[2].partition("<!-- /bench -->")[0] == markdown(figures)
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -46,9 +46,12 @@ def main():
         shape = wire.decode_spawn(message)
         ((_, _, data),) = ancillary
         fds = [int.from_bytes(data[n : n + 4], sys.byteorder) for n in range(0, 4 * _SPAWN_DESCRIPTORS, 4)]
-        kernel.call("unshare", kernel.CLONE_NEWPID)  # for the next child only
-        if os.fork() == 0:
-            _become_jail(shape, *fds)
+        try:
+            kernel.call("unshare", kernel.CLONE_NEWPID)  # for the next child only
+            if os.fork() == 0:
+                _become_jail(shape, *fds)
+        except OSError as fault:  # there is no room now; scripts may be running in the jails that are there
+            os.write(fds[2], f"no process could be made: {fault}\n".encode())
         kernel.call("setns", own_namespace, kernel.CLONE_NEWPID)
         for fd in fds:
             os.close(fd)

@@ -220,12 +220,12 @@ class _Pool:
 
     @property
     def is_up(self) -> bool:
-        """Whether a launcher is there."""
-        return bool(self._up)
+        """Whether a launcher is there, and jails come from it as far as one knows."""
+        return bool(self._up) and not self._is_down()
 
     @property
     def why_down(self) -> str:
-        """Why no launcher is there; empty if one is, or if that is not known yet."""
+        """Why no jail can be had; empty if one can, or if that is not known yet."""
         with self._changed:
             return next(iter(self._failed.values())) if self._is_down() else ""
 
@@ -236,7 +236,7 @@ class _Pool:
             return [launcher.pid for launcher in self._up]
 
     def _is_down(self) -> bool:
-        return self._closed or (not self._up and len(self._failed) == len(self._threads))
+        return self._closed or len(self._failed) == len(self._threads)
 
     def wait_until_known(self) -> None:
         """Block until all spare jails stand, or it is clear that there will be none."""

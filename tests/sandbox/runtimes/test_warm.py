@@ -186,6 +186,19 @@ async def test_where_no_launcher_starts_runs_are_cold_and_say_why(
     await runtime.close()
 
 
+async def test_a_launcher_from_which_no_jail_comes_is_told_and_not_waited_for(
+    root: GuestRoot, workspaces: Workspaces
+) -> None:
+    """It starts, but the kernel does not take the filter of its jails: nothing must go on without one."""
+    runtime = WarmRuntime(root, workspaces.root, launchers=1, walls={"seccomp": bytes(8)})
+    await asyncio.wait_for(runtime.ready(), 60)
+    done = await asyncio.wait_for(run(runtime, workspaces, "print(1)"), 20)
+    assert (done.runtime, done.stdout.text) == ("nsjail", "1\n")
+    assert "the script's process did not come to stand" in runtime.warnings[-1]
+    assert [part.name for part in runtime.parts] == ["nsjail"]
+    await runtime.close()
+
+
 async def test_a_cancelled_caller_that_waits_for_a_jail_costs_none(warm: WarmRuntime, workspaces: Workspaces) -> None:
     pool = warm._pools["plain"]
     for _ in range(3):
