@@ -41,7 +41,7 @@ def chart(figures: dict[str, Any]) -> bytes:
     style = pygal.style.CleanStyle(font_family="sans-serif", background="#ffffff")
     drawn = pygal.HorizontalBar(
         style=style, js=[], width=900, height=460, print_values=True, legend_at_bottom=True, legend_at_bottom_columns=4,
-        logarithmic=True, range=(0.1, 50), value_formatter=lambda ratio: f"{ratio:.2f}",
+        logarithmic=True, range=(0.1, 50), zero=0.1, value_formatter=lambda ratio: f"{ratio:.2f}",
         title="Time of a run through HTTP, as a multiple of a bare python script.py (less is faster)",
     )  # fmt: skip
     drawn.x_labels = list(figures["idle"])
