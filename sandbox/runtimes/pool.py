@@ -82,7 +82,7 @@ class Pool:
     def why_down(self) -> str:
         """Why no jail can be had; empty if one can, or if that is not known yet."""
         with self._changed:
-            return next(iter(self._failed.values())) if self._is_down() else ""
+            return next(iter(self._failed.values()), "") if self._is_down() else ""
 
     @property
     def launcher_pids(self) -> list[int]:
@@ -172,10 +172,22 @@ class Pool:
                 with self._changed:
                     self._up.remove(launcher)
                 launcher.close()
+                self._bury_dead_spares()
             failures = 0 if made else failures + 1
             if not made and not self._closed:
                 self._note_down(number, why)
                 self._pause(failures)
+
+    def _bury_dead_spares(self) -> None:
+        """Make room for new ones in the place of those that ended with their launcher."""
+        living: deque[Jail] = deque()
+        dead: list[Jail] = []
+        with self._changed:
+            for jail in self._spares:
+                (living if jail.is_alive else dead).append(jail)
+            self._spares = living
+        for jail in dead:
+            jail.bury()
 
     def _pause(self, failures: int) -> None:
         with self._changed:
