@@ -23,7 +23,7 @@ from sandbox.runtimes.identities import MAX_JAILS, process_identities
 from sandbox.runtimes.jail import Channels, Jail, join
 from sandbox.runtimes.nsjail_config import Walls, build_config
 from sandbox.runtimes.nsjail_process import NsjailProcess, find_nsjail
-from sandbox.runtimes.session import Session, on_thread
+from sandbox.runtimes.session import Session, let_go, on_thread
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import READ_ONLY_FOLDERS, Workspace
 
@@ -144,9 +144,9 @@ class NsjailRuntime:
 def _close(
     ahead: "_Ahead", threads: ThreadPoolExecutor, undertaker: ThreadPoolExecutor, groups: CgroupHost | None
 ) -> None:
-    threads.shutdown()
+    let_go(threads)
     ahead.close()
-    undertaker.shutdown()
+    let_go(undertaker)
     if groups is not None:
         groups.close()
 
@@ -228,7 +228,7 @@ class _Ahead:
     def close(self) -> None:
         """Kill the one that waits."""
         self._closed = True
-        self._starter.shutdown()
+        let_go(self._starter)
         with self._lock:
             waiting, self._waiting = self._waiting, None
         if waiting is not None:

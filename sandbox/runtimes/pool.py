@@ -19,6 +19,7 @@ from sandbox.runtimes import cgroups
 from sandbox.runtimes.cgroups import CgroupHost
 from sandbox.runtimes.jail import Jail
 from sandbox.runtimes.launcher import Launcher
+from sandbox.runtimes.session import let_go
 
 _log = logging.getLogger(__name__)
 
@@ -136,8 +137,9 @@ class Pool:
             self._changed.notify_all()
         self._wake()
         for thread in self._threads:
-            thread.join()
-        self._undertaker.shutdown()
+            if thread is not threading.current_thread():  # as when the garbage collector found the runtime here
+                thread.join()
+        let_go(self._undertaker)
         while self._waiting:
             _give(self._waiting.popleft(), Down())
         for jail in self._spares:

@@ -242,6 +242,12 @@ class Unfit(Exception):
     """The jail is not fit for what the workspace holds; nothing has run."""
 
 
+def let_go(threads: Executor) -> None:
+    """Wait for what the threads still do, unless this is one of them, as when the garbage collector found the runtime here."""
+    with suppress(RuntimeError):
+        threads.shutdown()
+
+
 async def on_thread(threads: Executor, work: Callable[[], T], *, cancel: Callable[[], None] = lambda: None) -> T:
     """Do blocking work that must not be left alone: a cancelled caller calls ``cancel``, waits, and is told afterwards.
 

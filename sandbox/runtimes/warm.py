@@ -27,7 +27,7 @@ from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.nsjail_config import LAUNCHER_CONFIG_FILE, Walls
 from sandbox.runtimes.nsjail_process import find_nsjail
 from sandbox.runtimes.pool import Down, Pool
-from sandbox.runtimes.session import Session, Unfit, on_thread
+from sandbox.runtimes.session import Session, Unfit, let_go, on_thread
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import GUEST_PATH, Manifest, Workspace
 
@@ -155,7 +155,7 @@ def _shadows(script_path: str, modules: frozenset[str], manifest: Manifest) -> b
 
 
 def _close(threads: ThreadPoolExecutor, pools: tuple[Pool, ...], groups: CgroupHost | None) -> None:
-    threads.shutdown()
+    let_go(threads)
     for pool in pools:
         pool.close()
     if groups is not None:
