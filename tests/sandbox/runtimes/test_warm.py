@@ -115,13 +115,15 @@ async def test_the_death_of_one_launcher_under_load_is_not_noticed_by_those_who_
 
 
 async def test_a_launcher_that_says_what_it_should_not_is_replaced(warm: WarmRuntime, workspaces: Workspaces) -> None:
-    launchers = set(warm.launcher_pids)
+    await until(
+        lambda: len(warm.launcher_pids) == 4
+    )  # two of each kind; all spare jails may stand before the last is up
     pool = warm._pools["plain"]
     surprised = next(iter(pool._up))
     # The service's own end of the wire stands in for a launcher that has gone mad: what it sends, it will not understand.
     surprised.link.send(b"NONSENSE")
     await until(lambda: surprised.pid not in warm.launcher_pids)
-    await until(lambda: len(warm.launcher_pids) == len(launchers))
+    await until(lambda: len(warm.launcher_pids) == 4)
     assert (await run(warm, workspaces, "print(1)")).stdout.text == "1\n"
 
 
