@@ -51,29 +51,27 @@ async def warm(root: GuestRoot, workspaces: Workspaces) -> AsyncIterator[WarmRun
 
 
 async def run(
-    runtime: WarmRuntime,
-    workspaces: Workspaces,
-    code: str,
-    *,
-    workspace: str = "w",
-    name: str = "s.py",
-    **limits: float,
-) -> Execution:
+    runtime: WarmRuntime, workspaces: Workspaces, code: str, *, workspace: str = "w", name: str = "s.py",
+    on_output: OnOutput | None = None, **limits: float,
+) -> Execution:  # fmt: skip
     workspaces.open(workspace).write(name, code.encode())
     job = Job(script_path=f"/workspace/{name}", limits=Limits.model_validate(limits))
-    return await runtime.run(job, workspaces.open(workspace), run_id=workspace)
+    return await runtime.run(job, workspaces.open(workspace), run_id=workspace, on_output=on_output)
 
 
 async def test_a_killed_launcher_loses_no_queued_run_and_leaves_no_process(
     warm: WarmRuntime, workspaces: Workspaces
 ) -> None:
     """Half of the runs are going on when all launchers are killed, the other half is asked for while there is none."""
+    begun: list[bytes] = []
+    code = "import time\nprint(1)\ntime.sleep(60)"
     going = [
-        asyncio.create_task(run(warm, workspaces, "import time\nprint(1)\ntime.sleep(60)", workspace=f"g{n}"))
+        asyncio.create_task(
+            run(warm, workspaces, code, workspace=f"g{n}", on_output=lambda _, data: begun.append(data))
+        )
         for n in range(4)
     ]
-    await until(lambda: all((workspaces.root / f"g{n}").exists() for n in range(4)))
-    await asyncio.sleep(0.5)
+    await until(lambda: len(begun) == 4)
     before = processes_of(warm)
     for pid in warm.launcher_pids:
         os.kill(pid, signal.SIGKILL)
@@ -115,9 +113,8 @@ async def test_the_death_of_one_launcher_under_load_is_not_noticed_by_those_who_
 
 
 async def test_a_launcher_that_says_what_it_should_not_is_replaced(warm: WarmRuntime, workspaces: Workspaces) -> None:
-    await until(
-        lambda: len(warm.launcher_pids) == 4
-    )  # two of each kind; all spare jails may stand before the last is up
+    # Two of each kind; all spare jails may stand before the last of them is up.
+    await until(lambda: len(warm.launcher_pids) == 4)
     pool = warm._pools["plain"]
     surprised = next(iter(pool._up))
     # The service's own end of the wire stands in for a launcher that has gone mad: what it sends, it will not understand.
