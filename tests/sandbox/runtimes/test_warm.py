@@ -15,6 +15,7 @@ from sandbox.guest_root import GuestRoot
 from sandbox.job import MIB, Execution, Job, Limits, Status
 from sandbox.runtimes import seccomp
 from sandbox.runtimes.policy import NAMESPACES
+from sandbox.runtimes.streams import OnOutput
 from sandbox.runtimes.warm import WarmRuntime
 from sandbox.workspace import Workspaces
 
