@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import suppress
 from pathlib import Path
 
@@ -64,14 +64,13 @@ async def test_a_killed_launcher_loses_no_queued_run_and_leaves_no_process(
     warm: WarmRuntime, workspaces: Workspaces
 ) -> None:
     """Half of the runs are going on when all launchers are killed, the other half is asked for while there is none."""
-    begun: list[bytes] = []
+    begun: set[int] = set()
     code = "import time\nprint(1)\ntime.sleep(60)"
-    going = [
-        asyncio.create_task(
-            run(warm, workspaces, code, workspace=f"g{n}", on_output=lambda _, data: begun.append(data))
-        )
-        for n in range(4)
-    ]
+
+    def running(n: int) -> Coroutine[None, None, Execution]:
+        return run(warm, workspaces, code, workspace=f"g{n}", on_output=lambda *_: begun.add(n))
+
+    going = [asyncio.create_task(running(n)) for n in range(4)]
     await until(lambda: len(begun) == 4)
     before = processes_of(warm)
     for pid in warm.launcher_pids:
