@@ -105,10 +105,16 @@ class Jail:
     def when_ready(cls, channels: Channels, identity: Identity, cgroup: RunCgroup | None, holds: ExitStack) -> Self:
         """Wait for READY, and take over all of ``holds``. Raises `JailLost`; then nothing was taken over."""
         pid, (workspace_fd, report_fd) = channels.receive(wire.READY, descriptors=2)
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError as fault:
+            os.close(workspace_fd)
+            os.close(report_fd)
+            raise JailLost(f"The jail ended at its start ({fault.strerror}).") from None
         channels.control.setblocking(False)
         for fd in (channels.stdout_fd, channels.stderr_fd):
             os.set_blocking(fd, False)
-        return cls(channels, identity, pid, os.pidfd_open(pid), cgroup, workspace_fd, report_fd, holds.pop_all())
+        return cls(channels, identity, pid, pidfd, cgroup, workspace_fd, report_fd, holds.pop_all())
 
     @property
     def is_alive(self) -> bool:

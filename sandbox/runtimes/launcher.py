@@ -60,7 +60,7 @@ class Launcher:
         return not poll.poll(0)
 
     def spawn(self, limits: Limits, *, make_cgroup: Callable[[], RunCgroup] | None) -> Jail:
-        """Make a jail; blocks until it is READY. Raises `JailFailed`, and the launcher is no good then."""
+        """Make a jail; blocks until it is READY. Raises `JailFailed`; whether the launcher is still good, `is_alive` says."""
         with ExitStack() as holds:
             identity = holds.enter_context(self._identities.one())
             cgroup = None

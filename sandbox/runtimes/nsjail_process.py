@@ -55,11 +55,6 @@ class NsjailProcess:
             return False
         return True
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it has not ended."""
-        return self._process.poll() is None
-
     def log(self) -> str:
         """Why it made no jail, as far as that is known."""
         said = os.pread(self._log_fd, _MAX_LOG_BYTES, 0).decode(errors="replace").strip()

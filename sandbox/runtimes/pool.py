@@ -103,8 +103,9 @@ class Pool:
         """A jail for these limits: a spare one, or a new one. Raises `Down` if there can be none."""
         order = _Order(limits, Future())
         assert order.waiting is not None  # noqa: S101  for the type checker
+        spare_will_do = _shape(limits) == _shape(self._limits)
         with self._changed:
-            while self._spares and _shape(limits) == _shape(self._limits):
+            while spare_will_do and self._spares:
                 jail = self._spares.popleft()
                 if jail.is_alive:
                     return jail

@@ -123,8 +123,8 @@ class WarmRuntime:
             answer, job=job, workspace=workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
             warnings=self.warnings,
         )  # fmt: skip
-        jail = await pool.take(job.limits)
         folder = str(workspace.files_folder.relative_to(self._workspaces))
+        jail = await pool.take(job.limits)
         try:
             session = Session(jail, job, workspace, folder=folder, on_output=on_output)
             work = partial(session.run, judge, unfit=partial(_shadows, job.script_path, pool.modules))
