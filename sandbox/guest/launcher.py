@@ -109,7 +109,8 @@ def _stand_and_run(shape, control):
     hostname = shape["hostname"].encode()
     kernel.call("sethostname", hostname, len(hostname))
     kernel.call("mount", b"proc", b"/proc", b"proc", _STILL | kernel.MS_NOEXEC, None)
-    for place, flags, options in shape["tmpfs"]:
+    for place, options, executable in shape["tmpfs"]:
+        flags = kernel.MS_NOSUID | kernel.MS_NODEV | (0 if executable else kernel.MS_NOEXEC)
         owner = f",uid={shape['uid']},gid={shape['uid']}"
         kernel.call("mount", b"tmpfs", place.encode(), b"tmpfs", flags, (options + owner).encode())
     os.chdir("/workspace")

@@ -20,7 +20,6 @@ from sandbox.runtimes.nsjail_process import NsjailProcess
 from sandbox.workspace import READ_ONLY_FOLDERS, Identity
 
 _UP_SECONDS, _LEAVE_SECONDS = 60, 5
-_MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8  # linux/mount.h
 
 
 class Launcher:
@@ -99,10 +98,7 @@ class Launcher:
             "namespaces": flags,
             "hostname": policy.HOSTNAME,
             "read_only": READ_ONLY_FOLDERS,
-            "tmpfs": [
-                (mount.place, _MS_NOSUID | _MS_NODEV | (0 if mount.executable else _MS_NOEXEC), mount.options)
-                for mount in policy.tmpfs_mounts(limits)
-            ],
+            "tmpfs": [(mount.place, mount.options, mount.executable) for mount in policy.tmpfs_mounts(limits)],
             # Process 1 is in the outer user namespace, where the kernel does not count it against the guest.
             "rlimits": policy.resource_limits(limits, with_cgroup=self._walls.with_cgroup, own_processes=0),
         }
