@@ -5,7 +5,10 @@
     │   ├── InvalidPath
     │   ├── InvalidWorkspace
     │   ├── InvalidArguments
+    │   ├── InvalidSource
     │   ├── NotFound
+    │   │   ├── Expired
+    │   │   └── NoSuchElement
     │   ├── ReadOnly
     │   ├── TooLarge
     │   ├── QuotaExceeded
@@ -15,6 +18,8 @@
     ├── Busy                        try again later
     │   └── LedgerLocked
     └── ServiceFault                the operator must change something
+        ├── ServiceFull
+        ├── NoSandbox
         ├── GuestRootMissing
         ├── SetupFailed
         └── JailFailed
@@ -58,6 +63,24 @@ class NotFound(BadRequest):
     """No such file, workspace, tool or record."""
 
     code = "not_found"
+
+
+class InvalidSource(BadRequest):
+    """A file that is not the table it is taken for: the message names the byte, or what to say."""
+
+    code = "invalid_source"
+
+
+class Expired(NotFound):
+    """A file under ``results/`` or ``errors/`` whose time is over."""
+
+    code = "expired"
+
+
+class NoSuchElement(NotFound):
+    """A path expression that leads nowhere in its document."""
+
+    code = "no_such_element"
 
 
 class ReadOnly(BadRequest):
@@ -114,6 +137,18 @@ class ServiceFault(SpillboxError):
     """A fault of the service or its host."""
 
     code = "internal_error"
+
+
+class ServiceFull(ServiceFault):
+    """The disk quota of the whole service is used up, or its disk is full."""
+
+    code = "service_full"
+
+
+class NoSandbox(ServiceFault):
+    """This service runs no scripts, by its settings."""
+
+    code = "no_sandbox"
 
 
 class GuestRootMissing(ServiceFault):

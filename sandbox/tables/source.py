@@ -1,0 +1,354 @@
+"""A file as a table: its columns, and its rows in runs that have the same columns.
+
+A source is read anew for each pass, in memory that does not grow with it, so that it can be looked over before it is used.
+"""
+
+import csv
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import TextIOWrapper
+from itertools import chain, groupby, zip_longest
+from typing import BinaryIO, Literal, NamedTuple
+
+import msgspec
+from msgspec import Raw
+
+from sandbox.errors import InvalidSource
+from sandbox.tables.cells import Cell, is_canonical_number
+from sandbox.tables.place import HEADER_KEYS, Place, find_place, names_in, parse_place
+from sandbox.tables.slices import REFUSED, NotJson, Slice, elements, members
+from sandbox.tables.stream import PIECE_BYTES, Window, lines, pieces
+
+Format = Literal["json", "ndjson", "csv", "tsv"]
+
+_ROWS_OF_A_RUN = 10_000
+_MAX_SEARCHED_BYTES = 512 << 20
+
+_records = msgspec.json.Decoder(list[dict[str, Raw]])
+_arrays = msgspec.json.Decoder(list[list[Raw]])
+
+OpenFile = Callable[[], BinaryIO]
+
+
+class Run(NamedTuple):
+    """Rows one after another that have the same columns, cell by cell."""
+
+    columns: tuple[str, ...]
+    rows: list[tuple[Cell, ...]]
+
+
+@dataclass
+class Survey:
+    """What is known of a source after a pass over it."""
+
+    columns: list[str] = field(default_factory=list)
+    """In the order in which they were first seen; of a source with a header, the header."""
+    rows: int = 0
+    numeric: frozenset[int] = frozenset()
+    """The columns of a source without types in which every field that is not empty is a canonical number."""
+
+
+class Source(ABC):
+    """A table in a file. ``duplicate_keys`` counts keys that are twice in a record, once a pass has ended: the last one holds."""
+
+    format: Format
+    has_header = False
+    """Whether the columns are those of a header, which may have equal names."""
+
+    def __init__(self, open_file: OpenFile) -> None:
+        self._open = open_file
+        self.duplicate_keys = 0
+
+    @abstractmethod
+    def runs(self) -> Iterator[Run]:
+        """All rows, in order; raises `InvalidSource`, naming the byte."""
+
+    def survey(self) -> Survey:
+        """A pass over all rows."""
+        found = Survey()
+        columns: dict[str, None] = {}
+        for run in self.runs():
+            columns.update(dict.fromkeys(run.columns))
+            found.rows += len(run.rows)
+        found.columns = list(columns)
+        return found
+
+
+class _JsonSource(Source):
+    """Arrays of JSON values, one after another."""
+
+    def __init__(self, open_file: OpenFile, *, inside: str | None = None) -> None:
+        super().__init__(open_file)
+        self._inside = inside
+        self._header: list[str] | None = None
+        self._is_counted = False
+
+    @abstractmethod
+    def _pieces(self, window: Window) -> Iterator[tuple[int, bytes]]: ...
+
+    def runs(self) -> Iterator[Run]:
+        if not self._is_counted:
+            self.duplicate_keys = 0
+        with self._open() as file:
+            window = Window(file)
+            try:
+                for at, piece in self._pieces(window):
+                    yield from self._runs_of(piece, at)
+            except NotJson as fault:
+                raise InvalidSource(f"The file can't be read as JSON: {fault}.") from None
+        self._is_counted = True
+
+    def _runs_of(self, piece: bytes, at: int) -> Iterator[Run]:
+        try:
+            piece.decode()
+        except UnicodeDecodeError as fault:
+            raise InvalidSource(f"The file is not valid UTF-8 at byte {at + fault.start:,}.") from None
+        if self._header is not None:
+            try:
+                yield from self._positional(_arrays.decode(piece))
+            except REFUSED:
+                yield from self._positional([elements(element) for element in elements(piece)])
+            return
+        records: list[dict[str, Raw]] | list[dict[str, Slice]]
+        try:
+            records = _records.decode(piece)
+            if self._inside is not None:
+                piece = b"[" + b",".join(record.get(self._inside, b"null") for record in records) + b"]"
+                records = _records.decode(piece)
+        except REFUSED:
+            records = [self._record(element, at) for element in elements(piece)]
+        else:
+            if not self._is_counted:
+                self._look_for_duplicates(piece, records)
+        for columns, same in groupby(records, key=tuple):
+            yield Run(columns, list(map(tuple, map(dict.values, same))))
+
+    def _positional(self, rows: list[list[Slice]] | list[list[Raw]]) -> Iterator[Run]:
+        header = self._header or []
+        for width, same in groupby(rows, key=len):
+            names = [*header[:width], *([""] * (width - len(header)))]
+            missing = (None,) * (len(header) - width)
+            yield Run(tuple(names) + tuple(header[width:]), [(*row, *missing) for row in same])
+
+    def _record(self, element: Slice, at: int) -> dict[str, Slice]:
+        """Any element as a record: null has no cells, a scalar is the one cell of a column `value`, an array has numbered ones."""
+        first = bytes(element)[:1]
+        if first == b"{":
+            inner = members(element)
+            record = {member.key: member.value for member in inner}
+            if self._inside is not None:
+                return self._unwrapped(record, at)
+            if not self._is_counted:
+                self.duplicate_keys += len(inner) - len(record)
+            return record
+        if first == b"[":
+            return {f"column_{number}": value for number, value in enumerate(elements(element), 1)}
+        return {} if bytes(element) == b"null" else {"value": element}
+
+    def _unwrapped(self, record: dict[str, Slice], at: int) -> dict[str, Slice]:
+        assert self._inside is not None  # noqa: S101  the caller's condition
+        inner = record.get(self._inside, b"null")
+        if bytes(inner)[:1] != b"{":
+            return {}
+        return {member.key: member.value for member in members(inner)}
+
+    def _look_for_duplicates(self, piece: bytes, records: list[dict[str, Raw]]) -> None:
+        """Count keys that are twice in a record: a record's quotation marks are those of its keys and of its values."""
+        in_values = b"".join(chain.from_iterable(map(dict.values, records))).count(b'"')
+        if piece.count(b'"') != in_values + 2 * sum(map(len, records)):
+            self.duplicate_keys += sum(
+                len(members(element)) - len(record) for element, record in zip(elements(piece), records, strict=True)
+            )
+
+
+class JsonSource(_JsonSource):
+    """The rows of one JSON document."""
+
+    format: Format = "json"
+
+    def __init__(self, open_file: OpenFile, place: Place) -> None:
+        super().__init__(open_file, inside=place.inside)
+        self.place = place
+        self._find_header()
+
+    def _enter(self, window: Window, keys: tuple[str, ...]) -> None:
+        for depth, key in enumerate(keys):
+            if window.next_byte() != b"{" or not window.enter(key):
+                above = Place(self.place.keys[:depth])
+                raise InvalidSource(f"There is no array at {self.place}: {above} has no key {key!a}.")
+
+    def _pieces(self, window: Window) -> Iterator[tuple[int, bytes]]:
+        self._enter(window, self.place.keys)
+        if window.next_byte() != b"[":
+            raise InvalidSource(f"What is at {self.place} is no array, so it has no rows.")
+        return pieces(window)
+
+    def _find_header(self) -> None:
+        """The names beside rows that are arrays."""
+        if not self.place.keys or self.place.inside is not None:
+            return
+        with self._open() as file:
+            window = Window(file)
+            try:
+                self._enter(window, self.place.keys)
+                window.expect(b"[")
+                if window.next_byte() != b"[":
+                    return
+            except NotJson:
+                return  # reading the rows will say it
+        with self._open() as file:
+            window = Window(file)
+            self._enter(window, self.place.keys[:-1])
+            for key in window.each_key():
+                if key not in HEADER_KEYS:
+                    window.skip_value()
+                elif (names := names_in(window.take())) is not None:
+                    self._header, self.has_header = names, True
+                    return
+
+
+class LinesSource(_JsonSource):
+    """One JSON value a line."""
+
+    format: Format = "ndjson"
+
+    def _pieces(self, window: Window) -> Iterator[tuple[int, bytes]]:
+        return lines(window)
+
+
+class DelimitedSource(Source):
+    """CSV (RFC 4180), with any delimiter. Its first record is the header; fields are texts, and an empty one is nothing."""
+
+    has_header = True
+
+    def __init__(self, open_file: OpenFile, *, delimiter: str) -> None:
+        super().__init__(open_file)
+        self.format = "tsv" if delimiter == "\t" else "csv"
+        self._delimiter = delimiter
+        self._numeric: frozenset[int] = frozenset()
+
+    def survey(self) -> Survey:
+        """A pass over all rows, after which numbers are given as numbers."""
+        self._numeric = frozenset()
+        found, candidates, seen = Survey(), set(range(1 << 16)), set[int]()
+        for run in self.runs():
+            found.columns = list(run.columns) if len(run.columns) > len(found.columns) else found.columns
+            found.rows += len(run.rows)
+            for index, column in enumerate(zip_longest(*run.rows)):
+                if index in candidates and any(column):
+                    seen.add(index)
+                    if not all(is_canonical_number(str(cell)) for cell in column if cell):
+                        candidates.discard(index)
+        self._numeric = found.numeric = frozenset(candidates & seen)
+        return found
+
+    def runs(self) -> Iterator[Run]:
+        csv.field_size_limit(sys.maxsize)
+        with self._open() as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
+            reader = csv.reader(text, delimiter=self._delimiter)
+            try:
+                header = next(reader, [])
+                rows: list[list[str]] = []
+                for row in reader:
+                    if row:
+                        rows.append(row)
+                    if len(rows) == _ROWS_OF_A_RUN:
+                        yield self._run(header, rows)
+                        rows = []
+                if rows:
+                    yield self._run(header, rows)
+            except UnicodeDecodeError:
+                raise InvalidSource(f"The file is not valid UTF-8 at byte {self._first_bad_byte():,}.") from None
+            except csv.Error as fault:
+                raise InvalidSource(f"The file can't be read as CSV: {fault}, near line {reader.line_num:,}.") from None
+
+    def _run(self, header: list[str], rows: list[list[str]]) -> Run:
+        width = max(len(header), max(map(len, rows)))
+        columns = (*header, *([""] * (width - len(header))))
+        return Run(columns, [self._cells(row, width) for row in rows])
+
+    def _cells(self, row: list[str], width: int) -> tuple[Cell, ...]:
+        numeric = self._numeric
+        cells = [(field.encode() if index in numeric else field) if field else None for index, field in enumerate(row)]
+        return (*cells, *([None] * (width - len(cells))))
+
+    def _first_bad_byte(self) -> int:
+        offset = 0
+        with self._open() as file:
+            while chunk := file.read(PIECE_BYTES):
+                chunk += file.readline()  # so that no character is cut
+                try:
+                    chunk.decode()
+                except UnicodeDecodeError as fault:
+                    return offset + fault.start
+                offset += len(chunk)
+        return offset
+
+
+def open_source(open_file: OpenFile, *, path: str, rows_at: str | None) -> Source:
+    """The table in a file, by what the file begins with and by the end of its name.
+
+    ``rows_at`` is the place of the rows in a JSON document; without it, the largest array of records is taken. Raises
+    `InvalidSource` for what is no table, with what to do.
+    """
+    with open_file() as file:
+        window = Window(file)
+        first = window.next_byte()
+        is_json = first in (b"[", b"{") and not path.lower().endswith((".csv", ".tsv"))
+        if not is_json:
+            if rows_at not in (None, "$"):
+                raise InvalidSource(f"{path} is no JSON document: leave rows_at out.")
+            return DelimitedSource(open_file, delimiter=_delimiter(window.data, path))
+        if first == b"{" and rows_at is None and _has_more_values(window):
+            return LinesSource(open_file)
+    if rows_at is not None:
+        try:
+            return JsonSource(open_file, parse_place(rows_at))
+        except ValueError as fault:
+            raise InvalidSource(str(fault)) from None
+    if first == b"[":
+        with open_file() as file:
+            return JsonSource(open_file, find_place(_first_record(file)) or Place())
+    return JsonSource(open_file, _find_in(open_file, path))
+
+
+def _has_more_values(window: Window) -> bool:
+    """Whether another value follows the object that is next."""
+    try:
+        window.skip_value()
+        return bool(window.next_byte())
+    except NotJson:
+        return False
+
+
+def _first_record(file: BinaryIO) -> bytes:
+    """The array with nothing but its first piece."""
+    try:
+        return next((piece for _, piece in pieces(Window(file))), b"[]")
+    except NotJson:
+        return b"[]"
+
+
+def _find_in(open_file: OpenFile, path: str) -> Place:
+    with open_file() as file:
+        document = file.read(_MAX_SEARCHED_BYTES + 1)
+    if len(document) > _MAX_SEARCHED_BYTES:
+        raise InvalidSource(f"{path} is large: say with rows_at where its rows are, such as $.result.rows.")
+    try:
+        place = find_place(document.removeprefix(b"\xef\xbb\xbf"))
+    except NotJson as fault:
+        raise InvalidSource(f"{path} can't be read as JSON: {fault}.") from None
+    if place is None:
+        raise InvalidSource(
+            f"{path} has no array of records. Say with rows_at where its rows are, or reshape it in a script."
+        )
+    return place
+
+
+def _delimiter(head: bytes, path: str) -> str:
+    if path.lower().endswith(".tsv"):
+        return "\t"
+    first_line = head.split(b"\n", 1)[0]
+    return max(",;\t|", key=lambda one: (first_line.count(one.encode()), one == ","))

@@ -1,0 +1,222 @@
+"""The elements of an array in a file, in memory that does not grow with it.
+
+An array is read in pieces that hold whole elements. Where a piece may end is first guessed, at a comma between two records,
+and the guess is tried: from a true beginning, text that is a valid list of values ends at a true end. Only where all
+guesses fail is the piece scanned.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from sandbox.tables.slices import STRING, NotJson, end_of_value, is_strict, skip_space, text_of, values
+
+PIECE_BYTES = 1 << 20
+_GUESSES = 8
+_LOOKED_AT_BYTES = 1 << 16
+_AFTER_CONTAINER = re.compile(rb"[}\]](?=[ \t\n\r]*+,)")
+_AFTER_SCALAR = re.compile(rb"[\w\"](?=[ \t\n\r]*+,)")
+_BOM = b"\xef\xbb\xbf"
+
+
+class Window:
+    """A file's bytes from ``at`` on, read as they are needed and let go of when they were used."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self.data = file.read(PIECE_BYTES)
+        self.start = 0
+        """The place of ``data`` in the file."""
+        self.at_end = len(self.data) < PIECE_BYTES
+        if self.data.startswith(_BOM):
+            self.drop(len(_BOM))
+
+    def drop(self, count: int) -> None:
+        """Let go of the first bytes."""
+        self.data = self.data[count:]
+        self.start += count
+
+    def more(self) -> bool:
+        """Read more, as much again as there is; whether there was more."""
+        if self.at_end:
+            return False
+        wanted = max(PIECE_BYTES, len(self.data))
+        read = self._file.read(wanted)
+        self.at_end = len(read) < wanted
+        self.data += read
+        return bool(read)
+
+    def fill(self, count: int) -> None:
+        """Read until there are ``count`` bytes, if the file has them."""
+        if len(self.data) < count and not self.at_end:
+            read = self._file.read(count - len(self.data))
+            self.at_end = len(read) < count - len(self.data)
+            self.data += read
+
+    def next_byte(self) -> bytes:
+        """Go to the next byte that is no white space, and give it; empty at the end."""
+        while True:
+            self.drop(skip_space(self.data, 0))
+            if self.data or not self.more():
+                return self.data[:1]
+
+    def expect(self, byte: bytes) -> None:
+        """Pass over one byte that must be there."""
+        if self.next_byte() != byte:
+            raise NotJson(self.start, truncated=not self.data)
+        self.drop(1)
+
+    def string(self) -> bytes:
+        """Take a JSON string."""
+        self.next_byte()
+        while (found := STRING.match(self.data)) is None:
+            if not self.more():
+                raise NotJson(self.start, truncated=True)
+        self.drop(found.end())
+        return found[0]
+
+    def skip_value(self) -> None:
+        """Pass over a value of any size."""
+        first = self.next_byte()
+        if first == b"[":
+            for _ in pieces(self):
+                pass
+            return
+        if first == b"{":
+            for _ in self.each_key():
+                self.skip_value()
+            return
+        self.take()
+
+    def take(self) -> bytes:
+        """Take a whole value."""
+        self.next_byte()
+        while True:
+            try:
+                end = end_of_value(self.data, 0)
+            except NotJson as fault:
+                if not fault.truncated or not self.more():
+                    raise NotJson(self.start + fault.byte, truncated=fault.truncated) from None
+            else:
+                if end < len(self.data) or not self.more():  # else a number may go on
+                    value = self.data[:end]
+                    self.drop(end)
+                    return value
+
+    def each_key(self) -> Iterator[str]:
+        """The keys of an object; before each next one the value must have been taken, or skipped."""
+        self.expect(b"{")
+        if self.next_byte() == b"}":
+            self.drop(1)
+            return
+        while True:
+            key = self.string()
+            self.expect(b":")
+            self.next_byte()
+            yield text_of(key)
+            if self.next_byte() == b"}":
+                self.drop(1)
+                return
+            self.expect(b",")
+
+    def enter(self, key: str) -> bool:
+        """Go to the value of a key of the object that is next; whether there is one."""
+        for found in self.each_key():
+            if found == key:
+                return True
+            self.skip_value()
+        return False
+
+
+def pieces(window: Window) -> Iterator[tuple[int, bytes]]:
+    """The array that is next, as smaller arrays of its elements in turn, each with its place in the file."""
+    window.expect(b"[")
+    if window.next_byte() == b"]":
+        window.drop(1)
+        return
+    while True:
+        window.fill(PIECE_BYTES)
+        end = _guess(window.data)
+        if end is None:
+            end = _scan(window)
+        yield window.start - 1, b"[" + window.data[:end] + b"]"
+        window.drop(end)
+        if window.next_byte() == b"]":
+            window.drop(1)
+            return
+        window.expect(b",")
+
+
+def _guess(data: bytes) -> int | None:
+    """Where a piece can end after whole elements, tried at the last places that look like it."""
+    for boundary in (_AFTER_CONTAINER, _AFTER_SCALAR):
+        found = [match.start() + 1 for match in boundary.finditer(data, max(0, len(data) - _LOOKED_AT_BYTES))]
+        for end in reversed(found[-_GUESSES:]):
+            if is_strict(b"[" + data[:end] + b"]"):
+                return end
+    return None
+
+
+def _scan(window: Window) -> int:
+    """The end of the last element that is whole in the window, or of the array; reads on until there is one."""
+    at = end = 0
+    while True:
+        try:
+            following = end_of_value(window.data, skip_space(window.data, at))
+        except NotJson as fault:
+            if not fault.truncated:
+                raise NotJson(window.start + fault.byte, truncated=False) from None
+            if end:
+                return end
+            if not window.more():
+                raise NotJson(window.start + fault.byte, truncated=True) from None
+            continue
+        at = skip_space(window.data, following)
+        if at == len(window.data):  # a number may go on
+            if end:
+                return end
+            if not window.more():
+                raise NotJson(window.start + at, truncated=True)
+            at = 0
+            continue
+        end = following
+        if window.data[at : at + 1] != b",":
+            return end
+        at += 1
+
+
+def lines(window: Window) -> Iterator[tuple[int, bytes]]:
+    """Values that stand one a line, or one after another, as arrays of them in turn, each with its place in the file."""
+    while window.next_byte():
+        end = window.data.rfind(b"\n")
+        while end < 0 and window.more():
+            end = window.data.rfind(b"\n")
+        if end < 0 or window.at_end:
+            end = len(window.data)
+        found = [line for line in window.data[:end].split(b"\n") if line.strip()]
+        piece = b"[" + b",".join(found) + b"]"
+        if not is_strict(piece):
+            end, piece = _one_by_one(window, end)
+        yield window.start - 1, piece
+        window.drop(end)
+        window.fill(PIECE_BYTES)
+
+
+def _one_by_one(window: Window, end: int) -> tuple[int, bytes]:
+    """Values that stand on several lines, several on one, or that are not strict; and where the last whole one ends."""
+    while True:
+        found: list[bytes] = []
+        at = 0
+        try:
+            for start, at in values(window.data):
+                found.append(window.data[start:at])
+                if at >= end:
+                    break
+        except NotJson as fault:
+            if not fault.truncated or not (found or window.more()):
+                raise NotJson(window.start + fault.byte, truncated=fault.truncated) from None
+            if not found:
+                continue
+            if window.at_end:
+                raise NotJson(window.start + fault.byte, truncated=True) from None
+        return at, b"[" + b",".join(found) + b"]"
