@@ -24,8 +24,9 @@ from sandbox.doctor.doctor import Finding
 from sandbox.errors import InvalidArguments, SpillboxError, TooLarge
 from sandbox.job import FileChange
 from sandbox.records import Record
+from sandbox.tables.cells import LiteralFloat
 from sandbox.tools.files import ListFilesInput, ListFilesOutput, list_files
-from sandbox.tools.registry import AnyTool, Call
+from sandbox.tools.registry import AnyTool
 from sandbox.tools.toolbox import Toolbox
 from sandbox.workspace import name_of, segments_of
 
@@ -174,7 +175,7 @@ async def _json_object(request: Request, max_bytes: int) -> dict[str, Any]:
         if len(body) > max_bytes:
             raise TooLarge(f"The request is over {max_bytes:,} bytes. Upload large files with PUT …/files/PATH.")
     try:
-        value = json.loads(body or b"{}")
+        value = json.loads(body or b"{}", parse_float=LiteralFloat)
     except (ValueError, RecursionError) as fault:
         raise InvalidArguments(f"The body is not JSON: {fault}") from None
     if not isinstance(value, dict):
@@ -253,8 +254,7 @@ def _add_files(router: APIRouter, box: Toolbox) -> None:
     @router.get(place, tags=["files"])
     async def files(workspace: str, query: Annotated[ListFilesInput, Query()]) -> ListFilesOutput:
         """The workspace's files."""
-        call = Call("", box.workspaces.open(workspace), box.runtime, box.queue, box.limits)
-        return await list_files(call, query)
+        return await list_files(box.call_of("", box.workspaces.open(workspace)), query)
 
     @router.head(place + "/{path:anypath}", include_in_schema=False)
     @router.get(place + "/{path:anypath}", tags=["files"], response_class=Response, responses={206: {}, 416: {}})

@@ -8,9 +8,7 @@ service has ended is `interrupted`; on one machine the lease is the life of the 
 import hashlib
 import json
 import os
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -19,30 +17,25 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import (
     Column,
-    Connection,
     DateTime,
-    Engine,
     MetaData,
     RowMapping,
     String,
     Table,
     Text,
     bindparam,
-    create_engine,
     delete,
-    event,
-    inspect,
     null,
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError, OperationalError
+from sqlalchemy.exc import IntegrityError
 
-from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, SetupFailed
+from sandbox.database import Database
+from sandbox.errors import Busy, IdReused, NotFound
 from sandbox.processes import identity_of, lives
 
 _MAX_ARGUMENT_CHARACTERS = 4096
-_BUSY_MILLISECONDS = 5  # writers take turns of a fraction of one; more is for the caller to wait, off the event loop
 
 
 class State(StrEnum):
@@ -130,23 +123,15 @@ class Acceptance(StrEnum):
 class Records:
     """The ledger of one data folder or database. Its methods block on the database."""
 
-    def __init__(self, url: str) -> None:
-        self._engine = _engine(url)
-        _metadata.create_all(self._engine)
-        found = {column["name"] for column in inspect(self._engine).get_columns(_calls.name)}
-        if found != set(_calls.columns.keys()):
-            raise SetupFailed(
-                f"The records at {self._engine.url} were written by another version. Move them away, or use another data folder."
-            )
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        database.make(_metadata)
         self._owner = identity_of(os.getpid())
-        self._lock = threading.Lock()
-        self._writer = self._engine.connect()  # kept: to take one from the pool takes as long as the rest of a write
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Records":
         """The embedded default: an SQLite file in the data folder."""
-        folder.mkdir(parents=True, exist_ok=True)
-        return cls(f"sqlite:///{folder / 'records.sqlite3'}")
+        return cls(Database.in_folder(folder))
 
     def accept(self, call_id: str, workspace: str, tool: str, arguments: Mapping[str, Any]) -> Acceptance:
         """Take a call on, unless its id is known in the workspace; raises `IdReused` if that was another call."""
@@ -156,7 +141,7 @@ class Records:
             "state": State.ACCEPTED, "owner": self._owner, "accepted_at": datetime.now(UTC),
         }  # fmt: skip
         try:
-            with self._writing() as db:
+            with self.database.writing() as db:
                 db.execute(_insert, row)
         except IntegrityError:
             known = self._row(workspace, call_id)
@@ -171,14 +156,14 @@ class Records:
         """Claim the workspace for a run, until the call is finished; raises `Busy` while another process runs in it."""
         claimed = {**_this(workspace, call_id), "claimed": workspace}
         try:
-            with self._writing() as db:
+            with self.database.writing() as db:
                 db.execute(_claim, claimed)
         except IntegrityError:
             self.recover()  # the other process may have died without anyone's notice
         else:
             return
         try:
-            with self._writing() as db:
+            with self.database.writing() as db:
                 db.execute(_claim, claimed)
         except IntegrityError:
             raise Busy(
@@ -188,12 +173,12 @@ class Records:
     def finish(self, workspace: str, call_id: str, status: str, answer: str) -> None:
         """Write down what came of a call, as JSON, and let others run in the workspace; without effect if it is not ours."""
         came = {"with_status": status, "with_answer": answer, "at": datetime.now(UTC)}
-        with self._writing() as db:
+        with self.database.writing() as db:
             db.execute(_finish, {**_this(workspace, call_id), "of_owner": self._owner, **came})
 
     def forget(self, workspace: str, call_id: str) -> None:
         """Take back a call that was not begun, so that its id can be tried again."""
-        with self._writing() as db:
+        with self.database.writing() as db:
             db.execute(_forget, _this(workspace, call_id))
 
     def get(self, workspace: str, call_id: str) -> Record:
@@ -205,48 +190,24 @@ class Records:
 
     def latest(self, workspace: str, *, limit: int = 100) -> list[Record]:
         """The workspace's calls, newest first, without their answers: `get` gives one with its answer."""
-        with self._engine.connect() as db:
+        with self.database.reading() as db:
             return [_record(row) for row in db.execute(_latest, {"in_workspace": workspace, "most": limit}).mappings()]
 
     def recover(self) -> list[Record]:
         """Mark what ended services left unfinished as interrupted, and give it. Call it before taking new runs."""
-        with self._writing() as db:
+        with self.database.writing() as db:
             dead = [row for row in db.execute(_unfinished).mappings() if not lives(row["owner"])]
             for row in dead:
                 db.execute(_interrupt, {**_this(row["workspace"], row["id"]), "at": datetime.now(UTC)})
         return [self.get(row["workspace"], row["id"]) for row in dead]
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        try:
-            with self._lock, self._writer.begin():
-                yield self._writer
-        except OperationalError as fault:
-            if "locked" not in str(fault.orig):
-                raise
-            raise LedgerLocked("Another program holds the records locked. Try again in a few seconds.") from None
-
     def _row(self, workspace: str, call_id: str) -> RowMapping | None:
-        with self._engine.connect() as db:
+        with self.database.reading() as db:
             return db.execute(_get, _this(workspace, call_id)).mappings().first()
 
     def close(self) -> None:
         """Close the database."""
-        self._writer.close()
-        self._engine.dispose()
-
-
-def _engine(url: str) -> Engine:
-    engine = create_engine(url)
-    if engine.dialect.name == "sqlite":
-
-        @event.listens_for(engine, "connect")
-        def _settings(connection: Any, _: object) -> None:
-            # A crash of the machine may lose the last calls, never the file; a crash of the service loses nothing.
-            for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={_BUSY_MILLISECONDS}"):
-                connection.execute(f"PRAGMA {pragma}")
-
-    return engine
+        self.database.close()
 
 
 def _this(workspace: str, call_id: str) -> dict[str, Any]:

@@ -13,16 +13,19 @@ from typing import Any
 import pytest
 
 from sandbox import guest_root
+from sandbox.attachments import Attachments
+from sandbox.catalog import Catalog
 from sandbox.documents.check import libraries_in
 from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.records import Records
 from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.none import NoRuntime
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.warm import WarmRuntime
 from sandbox.tools.toolbox import Toolbox
-from sandbox.workspace import Workspace, Workspaces
+from sandbox.workspace import Disk, Workspace, Workspaces
 
 DATA_FOLDER = Path(os.environ.get("SPILLBOX_DATA_DIR", ".spillbox"))
 REQUIRED = [name for name in os.environ.get("REQUIRE_RUNTIMES", "").split(",") if name]
@@ -143,12 +146,33 @@ async def toolbox(root: GuestRoot, tmp_path: Path) -> AsyncIterator[Toolbox]:
 
 
 def make_toolbox(root: GuestRoot, folder: Path, *, limits: Limits | None = None, **settings: Any) -> Toolbox:
-    """A toolbox over a folder, with jailed runs."""
+    """A toolbox over a folder, with runs in fresh jails."""
+    return box_over(folder, runtime=NsjailRuntime(root), guest=root, limits=limits, **settings)
+
+
+def box_over(
+    folder: Path, *, runtime: Runtime | None = None, guest: GuestRoot | None = None, limits: Limits | None = None,
+    disk: Disk | None = None, **settings: Any,
+) -> Toolbox:  # fmt: skip
+    """A toolbox over a folder with any runtime; without one it runs no scripts."""
+    records = Records.in_folder(folder)
+    catalog = Catalog(records.database)
+    disk = disk or Disk(folder)
     return Toolbox(
-        workspaces=Workspaces(folder / "workspaces", limits=limits or Limits()),
-        runtime=NsjailRuntime(root),
-        records=Records.in_folder(folder),
-        libraries=root.libraries,
-        python_version=root.python_version,
+        workspaces=Workspaces(
+            folder / "workspaces", limits=limits or Limits(), disk=disk, expired_at=catalog.expired_at
+        ),
+        runtime=runtime or NoRuntime(),
+        records=records,
+        catalog=catalog,
+        attachments=Attachments(folder / "attachments", catalog, disk),
+        guest=guest,
         **settings,
     )
+
+
+@pytest.fixture
+async def box(tmp_path: Path) -> AsyncIterator[Toolbox]:
+    """A toolbox that runs no scripts."""
+    async with box_over(tmp_path) as made:
+        yield made

@@ -11,10 +11,8 @@ import pytest
 
 from api.__main__ import _parser
 from sandbox.guest_root import GuestRoot
-from sandbox.records import Records
 from sandbox.testing import FakeRuntime
-from sandbox.tools.toolbox import Toolbox
-from sandbox.workspace import Workspaces
+from tests.conftest import box_over
 
 PROJECT = Path(__file__).parents[1]
 README = (PROJECT / "README.md").read_text()
@@ -47,10 +45,8 @@ def test_the_command_line_example_runs(root: GuestRoot, tmp_path: Path) -> None:
         assert "[1]" in done.stdout
 
 
-def test_the_table_of_tools_is_the_registry(tmp_path: Path) -> None:
-    box = Toolbox(
-        workspaces=Workspaces(tmp_path), runtime=FakeRuntime(), records=Records.in_folder(tmp_path), libraries={}, python_version="3",
-    )  # fmt: skip
+def test_the_table_of_tools_is_the_registry(root: GuestRoot, tmp_path: Path) -> None:
+    box = box_over(tmp_path, runtime=FakeRuntime(), guest=root)
     section = README.partition("### The tools")[2].partition("###")[0]
     assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(box.tools)
     box.records.close()

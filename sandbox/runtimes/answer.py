@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from sandbox import failures
-from sandbox.errors import SpillboxError
+from sandbox.errors import ServiceFull, SpillboxError
 from sandbox.failures import GuestReport, Surroundings
 from sandbox.job import Execution, FileChange, Job, Limits, Skipped, Status, Stream, Usage
 from sandbox.runtimes.session import Outcome
@@ -96,7 +96,13 @@ class _Room:
 
     def keep(self, folder: str, name: str, chunks: Iterator[bytes]) -> str | None:
         """Write a file of them; gives its path."""
-        return self._workspace.write_own(folder, name, self._within(chunks)) if self._open else None
+        if not self._open:
+            return None
+        try:
+            return self._workspace.write_own(folder, name, self._within(chunks))
+        except ServiceFull:
+            self.was_short = True
+            return None
 
     def _within(self, chunks: Iterator[bytes]) -> Iterator[bytes]:
         """The chunks as far as they fit; a little always does, so that an error is never without its text."""

@@ -6,10 +6,24 @@ nothing (`None`: a missing key, an empty field).
 
 import re
 from decimal import Decimal, InvalidOperation
+from typing import Self
 
 from sandbox.tables.slices import Slice, text_of
 
 Cell = Slice | str | None
+
+
+class LiteralFloat(float):
+    """A number that was read from JSON, with how it was written; ``parse_float`` of `json.loads` takes this class."""
+
+    literal: str
+
+    def __new__(cls, literal: str) -> Self:
+        """Of a JSON number."""
+        self = super().__new__(cls, literal)
+        self.literal = literal
+        return self
+
 
 MAX_EXACT_DIGITS = 15
 """Decimal digits that a double, and so a spreadsheet, surely keeps."""

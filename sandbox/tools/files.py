@@ -8,6 +8,7 @@ from typing import Annotated, BinaryIO
 
 from pydantic import BaseModel, Field
 
+from sandbox.catalog import SavedFileInfo
 from sandbox.documents.check import OFFICE_FORMATS, format_of, text_of
 from sandbox.errors import BadRequest, EditMismatch, InvalidArguments
 from sandbox.job import MIB, FileChange
@@ -15,7 +16,7 @@ from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
 from sandbox.workspace import GUEST_PATH, FileInfo, name_of, segments_of
 
 MAX_READ_CHARACTERS = 20_000
-_MAX_LISTED = 500
+_MAX_LISTED, _MAX_LISTED_COLUMNS = 500, 20
 _CHUNK_BYTES = 1 << 20
 _MAX_EDITED_BYTES = 16 * MIB
 
@@ -35,6 +36,10 @@ class ListedFile(BaseModel):
     path: str
     bytes: int
     modified_at: datetime
+    tool: str | None = Field(None, description="Of a saved result: the tool that gave it.")
+    rows: int | None = None
+    columns: list[str] | None = Field(None, description="Of a saved table; the first ones, if they are many.")
+    rows_at: str | None = None
 
 
 class ListFilesOutput(BaseModel):
@@ -50,14 +55,22 @@ async def list_files(call: Call, given: ListFilesInput) -> ListFilesOutput:
     prefix = given.prefix.removeprefix(GUEST_PATH).lstrip("/").removeprefix("./")
     prefix = "" if prefix == "." else prefix
     listed = await asyncio.to_thread(call.workspace.list_files)
+    saved = await asyncio.to_thread(call.catalog.saved, call.workspace.id)
     found = [info for info in listed if info.path.startswith(prefix)]
     page = _page(found[given.offset : given.offset + _MAX_LISTED])
     end = given.offset + len(page)
     return ListFilesOutput(
-        files=[ListedFile(**info._asdict()) for info in page],
+        files=[_described(info, saved.get(info.path)) for info in page],
         total=len(found),
         next_offset=end if end < len(found) else None,
     )
+
+
+def _described(info: FileInfo, saved: SavedFileInfo | None) -> ListedFile:
+    if saved is None:
+        return ListedFile(**info._asdict())
+    columns = None if saved.columns is None else list(saved.columns[:_MAX_LISTED_COLUMNS])
+    return ListedFile(**info._asdict(), tool=saved.tool, rows=saved.rows, columns=columns, rows_at=saved.rows_at)
 
 
 def _page(found: list[FileInfo]) -> list[FileInfo]:
@@ -269,8 +282,9 @@ async def delete_file(call: Call, given: DeleteFileInput) -> FileChange:
 TOOLS: tuple[AnyTool, ...] = (
     Tool(
         name="list_files",
-        description="List the files of the workspace, with sizes and times. Tool results are under results/, full error texts "
-        "under errors/, saved scripts under scripts/; documents are where the script wrote them.",
+        description="List the files of the workspace, with sizes and times. Tool results are under results/, with "
+        "tool, rows and columns; full "
+        "error texts are under errors/, saved scripts under scripts/; documents are where the script wrote them.",
         input=ListFilesInput,
         output=ListFilesOutput,
         function=list_files,
@@ -288,7 +302,8 @@ TOOLS: tuple[AnyTool, ...] = (
     ),
     Tool(
         name="write_file",
-        description="Write a whole text file, for example a script to be run by path with run_python. To change a part of a file "
+        description="Write a whole text file, for example a script to be run by path with run_python. To change a "
+        "part of a file "
         "that is there, use edit_file.",
         input=WriteFileInput,
         output=FileChange,

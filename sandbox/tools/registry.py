@@ -6,6 +6,8 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
 
+from sandbox.attachments import Attachments
+from sandbox.catalog import Catalog
 from sandbox.job import Limits
 from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.streams import OnOutput
@@ -22,6 +24,17 @@ class ToolInput(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+OnProgress = Callable[[dict[str, int]], None]
+"""Told how far a long call is, such as ``{"rows_written": 120000}``; from another thread."""
+DownloadUrl = Callable[[str, str], str]
+"""The address at which an attachment is downloaded, by the ids of the workspace and of the attachment."""
+
+
+def plain_url(workspace_id: str, attachment_id: str) -> str:
+    """The address without a signature, for a service without a key."""
+    return f"/v1/workspaces/{workspace_id}/attachments/{attachment_id}"
+
+
 @dataclass(frozen=True)
 class Call:
     """What a tool's function gets besides its input."""
@@ -31,7 +44,16 @@ class Call:
     runtime: Runtime
     queue: Queue
     limits: Limits
+    catalog: Catalog
+    attachments: Attachments
+    download_url: DownloadUrl = plain_url
     on_output: OnOutput | None = None
+    on_progress: OnProgress | None = None
+
+    def progress(self, **counts: int) -> None:
+        """Tell how far it is."""
+        if self.on_progress is not None:
+            self.on_progress(counts)
 
 
 @dataclass(frozen=True)

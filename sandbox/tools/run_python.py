@@ -2,6 +2,7 @@
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 from pydantic import Field, model_validator
@@ -100,7 +101,7 @@ async def run_python(call: Call, given: RunPythonInput) -> Execution:
     )
 
 
-def tool(*, python_version: str, libraries: dict[str, str], limits: Limits) -> Tool[RunPythonInput, Execution]:
+def tool(python_version: str, libraries: Mapping[str, str], limits: Limits) -> Tool[RunPythonInput, Execution]:
     """The tool, described for these libraries and limits."""
     return Tool(
         name="run_python",

@@ -7,13 +7,16 @@ import os
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
-from sandbox import guest_root
+from sandbox import guest_root, retention
+from sandbox.attachments import Attachments
+from sandbox.catalog import Catalog, SavedFileInfo
 from sandbox.documents.check import OFFICE_LIBRARIES, checking
 from sandbox.errors import (
     Busy,
@@ -28,19 +31,27 @@ from sandbox.errors import (
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.records import Acceptance, Record, Records, State
+from sandbox.retention import Cleaned
 from sandbox.runtimes.base import Runtime, Wrapper
+from sandbox.runtimes.none import NoRuntime
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.streams import OnOutput
 from sandbox.runtimes.warm import WarmRuntime
-from sandbox.tools import files, run_python
+from sandbox.spills.spill import Received, Spill, Spiller, SpillSettings, Surface
+from sandbox.tables.slices import NotJson
+from sandbox.tools import builders, files, navigation, run_python, shown
 from sandbox.tools.queue import Queue
-from sandbox.tools.registry import AnyTool, Call
-from sandbox.workspace import Workspace, Workspaces
+from sandbox.tools.registry import AnyTool, Call, DownloadUrl, OnProgress, plain_url
+from sandbox.workspace import Disk, Workspace, Workspaces
 
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 _LEDGER_TRIES, _LEDGER_PAUSE_SECONDS = 100, 0.1
+_SPARE_DISK_BYTES = 256 << 20
+"""Left free on the disk, whatever is written."""
+_OF_SAVED = ("path", "format", "rows", "columns", "rows_at", "complete")
+KEEP_RESULTS = timedelta(days=7)
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
@@ -68,17 +79,24 @@ class Toolbox:
     """
 
     def __init__(
-        self, *, workspaces: Workspaces, runtime: Runtime, records: Records, libraries: Mapping[str, str],
-        python_version: str, slots: int | None = None, queue_length: int = 128, guest_root_path: Path | None = None,
+        self, *, workspaces: Workspaces, runtime: Runtime, records: Records, catalog: Catalog, attachments: Attachments,
+        guest: GuestRoot | None, spills: SpillSettings = SpillSettings(), slots: int | None = None,  # noqa: B008  frozen
+        queue_length: int = 128, keep_results: timedelta = KEEP_RESULTS, download_url: DownloadUrl = plain_url,
     ) -> None:  # fmt: skip
         self.workspaces = workspaces
         self.records = records
+        self.catalog = catalog
+        self.attachments = attachments
+        self.spiller = Spiller(spills)
+        self.keep_results = keep_results
+        self.download_url = download_url
         self.queue = Queue(slots=slots or os.cpu_count() or 1, length=queue_length)
         self.limits = workspaces.limits
-        self._guest_root = guest_root_path
+        self._guest = guest
         self.runtime: Runtime = Claiming(runtime, records)
-        described = run_python.tool(python_version=python_version, libraries=dict(libraries), limits=self.limits)
-        self.tools: dict[str, AnyTool] = {tool.name: tool for tool in (described, *files.TOOLS)}
+        scripts = [] if guest is None else [run_python.tool(guest.python_version, guest.libraries, self.limits)]
+        all_of_them = (*scripts, *files.TOOLS, *navigation.TOOLS, *builders.TOOLS, *shown.TOOLS)
+        self.tools: dict[str, AnyTool] = {tool.name: tool for tool in all_of_them}
         self._under_way: dict[tuple[str, str], asyncio.Task[BaseModel]] = {}
 
     async def __aenter__(self) -> Self:
@@ -97,7 +115,7 @@ class Toolbox:
 
     async def call(
         self, name: str, workspace_id: str, arguments: Mapping[str, Any], *,
-        call_id: str | None = None, on_output: OnOutput | None = None,
+        call_id: str | None = None, on_output: OnOutput | None = None, on_progress: OnProgress | None = None,
     ) -> BaseModel:  # fmt: skip
         """Call a tool by name. The same ``call_id`` again gives the same answer without doing it again.
 
@@ -112,7 +130,7 @@ class Toolbox:
         if acceptance is Acceptance.DONE:
             return _answer_again(tool, self.records.get(workspace.id, call_id))
         if acceptance is Acceptance.MINE:
-            call = Call(call_id, workspace, self.runtime, self.queue, self.limits, on_output)
+            call = self.call_of(call_id, workspace, on_output=on_output, on_progress=on_progress)
             task = asyncio.create_task(self._do(tool, call, given))
             self._under_way[workspace.id, call_id] = task
             task.add_done_callback(lambda _: self._under_way.pop((workspace.id, call_id), None))
@@ -121,6 +139,53 @@ class Toolbox:
         else:
             raise Busy(f"The call {call_id} is being done by another service.")
         return await asyncio.shield(task)
+
+    def call_of(
+        self,
+        call_id: str,
+        workspace: Workspace,
+        *,
+        on_output: OnOutput | None = None,
+        on_progress: OnProgress | None = None,
+    ) -> Call:
+        """What a tool's function is given."""
+        return Call(
+            call_id, workspace, self.runtime, self.queue, self.limits, self.catalog, self.attachments, self.download_url,
+            on_output, on_progress,
+        )  # fmt: skip
+
+    async def spill(
+        self, workspace_id: str, received: Received, *, surface: Surface = "agent", client: str | None = None,
+        inline_bytes: int | None = None,
+    ) -> Spill:  # fmt: skip
+        """Save a tool's result if it is long; gives what to hand to the model. See `Spiller.spill`.
+
+        Raises `InvalidArguments` for a ``result`` that is no MCP tool result.
+        """
+        workspace = self.workspaces.open(workspace_id)
+
+        def work() -> Spill:
+            try:
+                spill = self.spiller.spill(
+                    workspace, received, surface=surface, client=client, inline_bytes=inline_bytes
+                )
+            except NotJson as fault:
+                raise InvalidArguments(f"result is not a raw MCP tool result: {fault}.") from None
+            now = datetime.now(UTC)
+            if spill.path is not None:
+                saved = [SavedFileInfo(tool=received.tool, saved_at=now, **spill.model_dump(include=set(_OF_SAVED)))]
+                saved += [SavedFileInfo(path=file.path, tool=received.tool, saved_at=now) for file in spill.also]
+                for info in saved:
+                    self.catalog.add_saved(workspace.id, info)
+            return spill
+
+        return await asyncio.to_thread(work)
+
+    async def clean(self) -> Cleaned:
+        """Remove saved results and errors whose time is over, and what crashes left."""
+        return await asyncio.to_thread(
+            retention.clean, self.workspaces, self.catalog, self.attachments, keep=self.keep_results
+        )
 
     def check_call(
         self, name: str, workspace_id: str, arguments: Mapping[str, Any]
@@ -137,8 +202,8 @@ class Toolbox:
 
     def require_guest_root(self) -> None:
         """Raises `GuestRootMissing` if it is gone since the start."""
-        if self._guest_root is not None:
-            guest_root.load(self._guest_root)
+        if self._guest is not None:
+            guest_root.load(self._guest.path)
 
     async def try_documents(self) -> Execution:
         """Build one document of each kind in a jail and check them."""
@@ -188,36 +253,38 @@ async def in_ledger(work: Callable[..., T], *arguments: Any) -> T:
     return work(*arguments)
 
 
-RuntimeName = Literal["warm", "nsjail"]
+RuntimeName = Literal["warm", "nsjail", "none"]
 
 
 def open_toolbox(
     data_folder: str | Path, *, limits: Limits = Limits(), slots: int | None = None, queue_length: int = 128,  # noqa: B008
-    runtime: RuntimeName = "warm",
+    runtime: RuntimeName = "warm", spills: SpillSettings = SpillSettings(), keep_results: timedelta = KEEP_RESULTS,  # noqa: B008
+    disk_bytes: int | None = None, download_url: DownloadUrl = plain_url,
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
 
-    Needs the guest root of `spillbox setup` in the data folder (`GuestRootMissing` says so). Calls that an ended
-    process left unfinished are marked as interrupted. ``warm`` keeps interpreters that have the libraries, about a second
-    after the start, and runs go into fresh ``nsjail`` jails until then and where that can't be; each answer says which it was.
+    Needs the guest root of `spillbox setup` in the data folder (`GuestRootMissing` says so), but for the runtime ``none``,
+    which has no `run_python`. Calls that an ended process left unfinished are marked as interrupted. ``warm`` keeps interpreters
+    that have the libraries, about a second after the start, and runs go into fresh ``nsjail`` jails until then and where that
+    can't be; each answer says which it was.
     """
     folder = Path(data_folder)
-    root = load_guest_root(folder)
+    root = None if runtime == "none" else load_guest_root(folder)
     close_to_others(folder)
     records = Records.in_folder(folder)
     records.recover()
-    workspaces = Workspaces(folder / "workspaces", limits=limits)
+    catalog = Catalog(records.database)
+    disk = Disk(folder, quota_bytes=disk_bytes, spare_bytes=_SPARE_DISK_BYTES)
+    workspaces = Workspaces(folder / "workspaces", limits=limits, disk=disk, expired_at=catalog.expired_at)
     workspaces.sweep()
+    made: Runtime = NoRuntime()
+    if root is not None:
+        made = WarmRuntime(root, workspaces.root, limits=limits) if runtime == "warm" else NsjailRuntime(root)
     return Toolbox(
-        workspaces=workspaces,
-        runtime=WarmRuntime(root, workspaces.root, limits=limits) if runtime == "warm" else NsjailRuntime(root),
-        records=records,
-        libraries=root.libraries,
-        python_version=root.python_version,
-        slots=slots,
-        queue_length=queue_length,
-        guest_root_path=root.path,
-    )
+        workspaces=workspaces, runtime=made, records=records, catalog=catalog,
+        attachments=Attachments(folder / "attachments", catalog, disk), guest=root, spills=spills, slots=slots,
+        queue_length=queue_length, keep_results=keep_results, download_url=download_url,
+    )  # fmt: skip
 
 
 def close_to_others(folder: Path) -> None:

@@ -4,9 +4,11 @@ paths       the path language of the tools
 tree        folders by descriptor: walking, copying, acting with a guest's rights
 store       the files on disk, whole or not at all
 transfer    what goes into a run's tmpfs, and what is taken out of it
+disk        how much of the host's disk the service may fill
 workspace   the workspace itself: quota, read-only folders, errors that say what to do
 """
 
+from sandbox.workspace.disk import Disk
 from sandbox.workspace.paths import GUEST_PATH, guest_name, name_of, near_paths, segments_of, tool_path
 from sandbox.workspace.transfer import Manifest
 from sandbox.workspace.tree import Identity
@@ -15,6 +17,7 @@ from sandbox.workspace.workspace import READ_ONLY_FOLDERS, FileInfo, Workspace, 
 __all__ = [
     "GUEST_PATH",
     "READ_ONLY_FOLDERS",
+    "Disk",
     "FileInfo",
     "Identity",
     "Manifest",

@@ -1,6 +1,7 @@
 """The files of one workspace on disk. A file appears whole, by rename, or not at all."""
 
 import os
+import re
 import secrets
 import stat
 import threading
@@ -12,6 +13,7 @@ from sandbox.errors import InvalidPath
 from sandbox.workspace.paths import Segments, name_of
 from sandbox.workspace.tree import CREATE, Entry, Tree, remove_tree
 
+_NUMBER = re.compile("[0-9]+")
 _counter_lock = threading.Lock()
 
 
@@ -35,11 +37,20 @@ class Store:
     def next_number(self) -> int:
         """A number never given before."""
         with _counter_lock:
-            number = int(self._counter.read_text()) + 1 if self._counter.exists() else 1
+            number = self._last_number() + 1
             new = self._counter.with_suffix(".new")
             new.write_text(str(number))
             new.replace(self._counter)
             return number
+
+    def _last_number(self) -> int:
+        try:
+            return int(self._counter.read_text())
+        except FileNotFoundError:
+            return 0
+        except ValueError:  # a machine that lost its power may have lost it; the names tell
+            names = [name for folder in self._own_folders for name in os.listdir(self.files / folder)]  # noqa: PTH208
+            return max((int(found[0]) for name in names if (found := _NUMBER.match(name))), default=0)
 
     def entries(self, *, leave_out: frozenset[bytes] = frozenset()) -> list[Entry]:
         """Everything below ``files/``, sorted by path, but for what is in the top folders ``leave_out``."""
@@ -99,6 +110,13 @@ class Store:
                 raise InvalidPath(
                     f"The path {name_of(segments)} is refused: a folder stands there, or a file where it needs a folder."
                 ) from None
+
+    def place_new(self, name: str, segments: Segments) -> None:
+        """Give a new file a name that no file has; raises FileExistsError if one does."""
+        with Tree.at(self.files) as tree, Tree.at(self.incoming) as incoming:
+            parent = tree.parent(segments, make=True)
+            os.link(name, segments[-1], src_dir_fd=incoming.fd, dst_dir_fd=parent, follow_symlinks=False)
+            os.fsync(parent)
 
     def make_folder(self, segments: Segments) -> None:
         """Make a folder, in the place of a file if one is there."""

@@ -11,15 +11,16 @@ import secrets
 import shutil
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple
 
-from sandbox.errors import InvalidWorkspace, NotFound, QuotaExceeded, ReadOnly, TooLarge
+from sandbox.errors import Expired, InvalidWorkspace, NotFound, QuotaExceeded, ReadOnly, TooLarge
 from sandbox.job import FileChange, Limits, Skipped
 from sandbox.workspace import transfer
+from sandbox.workspace.disk import BoundedFile, Disk
 from sandbox.workspace.paths import Segments, name_of, near_paths, segments_of
 from sandbox.workspace.store import Store
 from sandbox.workspace.transfer import Manifest
@@ -28,7 +29,11 @@ from sandbox.workspace.tree import OPEN_FILE, Identity, acting_as, pages, write_
 READ_ONLY_FOLDERS = ("results", "errors")
 """Written by the service only, and mounted read-only into a run."""
 
+_OWN_PREFIXES = tuple(f"{name}/" for name in READ_ONLY_FOLDERS)
 _READ_ONLY = frozenset(name.encode() for name in READ_ONLY_FOLDERS)
+ExpiredAt = Callable[[str, str], datetime | None]
+"""When the file of a workspace's id and a path expired, if it did."""
+
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _MAX_READ_BYTES = 64 << 20
 _LEFT_OVER_SECONDS = 24 * 3600
@@ -46,9 +51,13 @@ class FileInfo(NamedTuple):
 class Workspaces:
     """All workspaces of a service, under one folder."""
 
-    def __init__(self, root: Path, *, limits: Limits = Limits()) -> None:  # noqa: B008  frozen
+    def __init__(
+        self, root: Path, *, limits: Limits = Limits(), disk: Disk | None = None, expired_at: ExpiredAt = lambda *_: None,  # noqa: B008
+    ) -> None:  # fmt: skip
         self.root = root.resolve()
         self.limits = limits
+        self._disk = disk or Disk(root)
+        self._expired_at = expired_at
         root.mkdir(parents=True, exist_ok=True)
 
     def open(self, workspace_id: str) -> "Workspace":
@@ -58,7 +67,16 @@ class Workspaces:
                 f"The workspace id {workspace_id[:140]!a} is refused. Use 1 to 128 letters, digits, '.', '_' or "
                 "'-', the first of them a letter or digit."
             )
-        return Workspace(self.root / workspace_id, self.limits)
+        return self._at(self.root / workspace_id)
+
+    def all(self) -> Iterator["Workspace"]:
+        """Those that were used."""
+        for folder in sorted(self.root.iterdir()):
+            if _ID.fullmatch(folder.name):
+                yield self._at(folder)
+
+    def _at(self, folder: Path) -> "Workspace":
+        return Workspace(folder, self.limits, disk=self._disk, expired_at=self._expired_at)
 
     def sweep(self) -> None:
         """Remove what a crash left half-written more than a day ago."""
@@ -73,7 +91,7 @@ class Workspaces:
         """A workspace of no conversation, gone at the end of the ``with``."""
         folder = self.root / _SCRATCH / secrets.token_hex(8)
         try:
-            yield Workspace(folder, self.limits)
+            yield self._at(folder)
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -81,9 +99,11 @@ class Workspaces:
 class Workspace:
     """One conversation's files. All methods block on disk; none of them follows a symbolic link."""
 
-    def __init__(self, folder: Path, limits: Limits) -> None:
+    def __init__(self, folder: Path, limits: Limits, *, disk: Disk, expired_at: ExpiredAt) -> None:
         self.id = folder.name
         self.limits = limits
+        self._disk = disk
+        self._expired_at = expired_at
         self._store = Store(folder, own_folders=(*READ_ONLY_FOLDERS, "scripts"))
 
     def make(self) -> None:
@@ -124,6 +144,18 @@ class Workspace:
         with self.open_file(path) as file:
             return file.read(bytes)
 
+    def tail(self, path: str, *, bytes: int) -> bytes:
+        """The end of the file's content."""
+        with self.open_file(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - bytes))
+            return file.read(bytes)
+
+    def size(self, path: str) -> int:
+        """Bytes of the regular file there; raises `NotFound`."""
+        with self.open_file(path) as file:
+            return os.fstat(file.fileno()).st_size
+
     def exists(self, path: str) -> bool:
         """Whether a regular file is at ``path``."""
         return self._store.size(segments_of(path)) is not None
@@ -155,8 +187,22 @@ class Workspace:
     def write(self, path: str, content: bytes | Iterable[bytes]) -> FileChange:
         """Write a whole file, replacing an older one at once when all of it is there; makes missing folders.
 
-        Raises `ReadOnly`, `InvalidPath` (a folder stands there), `QuotaExceeded`, `TooLarge`; then nothing is changed.
+        Raises `ReadOnly`, `InvalidPath` (a folder stands there), `QuotaExceeded`, `TooLarge`, `ServiceFull`; then nothing is
+        changed.
         """
+
+        def fill(file: IO[bytes]) -> None:
+            for chunk in (content,) if isinstance(content, bytes) else content:
+                file.write(chunk)
+
+        return self._replace(path, fill, max_bytes=self.limits.file_bytes, sync=False)
+
+    def build(self, path: str, fill: Callable[[IO[bytes]], None]) -> FileChange:
+        """As `write`, with what ``fill`` writes into a seekable file, which may be as large as the quota, and "
+        "survives a power cut."""
+        return self._replace(path, fill, max_bytes=self.limits.workspace_bytes, sync=True)
+
+    def _replace(self, path: str, fill: Callable[[IO[bytes]], None], *, max_bytes: int, sync: bool) -> FileChange:
         segments = segments_of(path)
         self._require_writable(segments, path)
         self.make()
@@ -169,17 +215,23 @@ class Workspace:
                 f"The workspace may hold {self.limits.workspace_files:,} files and folders. Delete some with delete_file, "
                 "which takes folders too; list_files shows empty ones with a '/' at the end."
             )
+
+        def admit(size: int, more: int) -> None:
+            if size > max_bytes:
+                raise TooLarge(f"{path} would be over {max_bytes:,} bytes, the limit for one file.")
+            if used_bytes + pages(size) > self.limits.workspace_bytes:
+                raise QuotaExceeded(
+                    f"The workspace may hold {self.limits.workspace_bytes:,} bytes. Delete files with delete_file."
+                )
+            self._disk.take(more)
+
         with self._store.new_file() as (name, fd):
-            size = 0
-            for chunk in (content,) if isinstance(content, bytes) else content:
-                size += len(chunk)
-                if size > self.limits.file_bytes:
-                    raise TooLarge(f"{path} would be over {self.limits.file_bytes:,} bytes, the limit for one file.")
-                if used_bytes + pages(size) > self.limits.workspace_bytes:
-                    raise QuotaExceeded(
-                        f"The workspace may hold {self.limits.workspace_bytes:,} bytes. Delete files with delete_file."
-                    )
-                write_all(fd, chunk)
+            with BoundedFile(fd, admit) as file:
+                fill(file)
+                file.flush()
+                size = file.seek(0, os.SEEK_END)
+            if sync:
+                os.fsync(fd)
             self._store.place(name, segments)
         return FileChange(path=name_of(segments), bytes=size, change="created" if old is None else "modified")
 
@@ -194,15 +246,29 @@ class Workspace:
         return path
 
     def write_own(self, folder: str, name: str, content: Iterable[bytes]) -> str:
-        """Write a file of the service's own as ``folder/NNNN-name``, with a number never used before; gives its path."""
+        """Write a file of the service's own as ``folder/NNNN-name``, with a number never used before; gives its path.
+
+        It has its name only when all of it is on the disk. Raises OSError, and `ServiceFull`; then there is no file.
+        """
         self.make()
-        path = f"{folder}/{self._store.next_number():04d}{name}"
         with self._store.new_file() as (temporary, fd):
             for chunk in content:
+                self._disk.take(len(chunk))
                 write_all(fd, chunk)
             os.fsync(fd)
-            self._store.place(temporary, segments_of(path))
-        return path
+            while True:
+                path = f"{folder}/{self._store.next_number():04d}{name}"
+                with suppress(FileExistsError):  # another service on the same folder took the number
+                    self._store.place_new(temporary, segments_of(path))
+                    return path
+
+    def list_own(self, *, before: datetime) -> list[FileInfo]:
+        """Files under ``results/`` and ``errors/`` that were written before a time."""
+        return [info for info in self.list_files() if info.path.startswith(_OWN_PREFIXES) and info.modified_at < before]
+
+    def remove_own(self, path: str) -> None:
+        """Remove a file under ``results/`` or ``errors/``."""
+        self._store.remove(segments_of(path))
 
     def own_bytes(self) -> int:
         """Bytes under ``results/`` and ``errors/``."""
@@ -222,6 +288,7 @@ class Workspace:
 
     def copy_in(self, guest_fd: int, identity: Identity, *, only: Iterable[str] | None = None) -> Manifest:
         """Copy the files that a guest may write into the empty tmpfs at ``guest_fd``; see `transfer`."""
+        self._disk.take(0)
         wanted = None if only is None else [segments_of(path) for path in only]
         return transfer.copy_in(self._store, guest_fd, identity, leave_out=_READ_ONLY, only=wanted)
 
@@ -263,6 +330,12 @@ class Workspace:
             )
 
     def _not_found(self, path: str) -> NotFound:
+        name = name_of(segments_of(path))
+        if (expired := self._expired_at(self.id, name)) is not None:
+            return Expired(
+                f"{name} expired: it was removed on {expired:%Y-%m-%d at %H:%M} UTC, its time being over. Call its tool again; "
+                "attach what is to stay with attach_file."
+            )
         near = near_paths(path, (info.path for info in self.list_files()))
         advice = f"Did you mean {', '.join(near)}?" if near else "list_files shows what there is."
         return NotFound(f"There is no file {path} in the workspace. {advice}")

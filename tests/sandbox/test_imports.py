@@ -13,10 +13,11 @@ PROJECT = Path(__file__).parents[2]
 LAYERS = [
     ["api"],
     ["sandbox.tools", "sandbox.doctor", "sandbox.testing"],
-    ["sandbox.documents"],
-    ["sandbox.runtimes"],
-    ["sandbox.failures"],
+    ["sandbox.documents", "sandbox.spills", "sandbox.retention"],
+    ["sandbox.runtimes", "sandbox.tables", "sandbox.attachments"],
+    ["sandbox.failures", "sandbox.catalog"],
     ["sandbox.guest_root", "sandbox.records", "sandbox.workspace"],
+    ["sandbox.database"],
     ["sandbox.job"],
     ["sandbox.errors", "sandbox.guest", "sandbox.processes"],
 ]

@@ -2,9 +2,12 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
+from sandbox.attachments import Attachments
+from sandbox.catalog import Catalog
 from sandbox.errors import BadRequest
 from sandbox.job import Limits
 from sandbox.testing import FakeRuntime
@@ -15,8 +18,12 @@ from sandbox.workspace import Workspace
 
 
 async def read(workspace: Workspace, **arguments: Any) -> ReadFileOutput:
-    call = Call("c", workspace, FakeRuntime(), Queue(slots=1, length=1), Limits())
-    return await read_file(call, ReadFileInput(path="f", **arguments))
+    return await read_file(call_over(workspace, FakeRuntime()), ReadFileInput(path="f", **arguments))
+
+
+def call_over(workspace: Workspace, runtime: FakeRuntime) -> Call:
+    """A call of a tool that needs no catalog."""
+    return Call("c", workspace, runtime, Queue(slots=1, length=1), Limits(), Mock(spec=Catalog), Mock(spec=Attachments))
 
 
 async def read_all(workspace: Workspace, **arguments: Any) -> str:
@@ -97,8 +104,7 @@ async def test_a_position_past_a_line_is_refused(workspace: Workspace) -> None:
 async def test_an_office_document_gives_its_text_through_the_runtime(workspace: Workspace, tmp_path: Path) -> None:
     workspace.write("f.docx", b"PK")
     runtime = FakeRuntime(stdout="A heading\nA\tB\n")
-    call = Call("c", workspace, runtime, Queue(slots=1, length=1), Limits())
-    part = await read_file(call, ReadFileInput(path="f.docx"))
+    part = await read_file(call_over(workspace, runtime), ReadFileInput(path="f.docx"))
     assert part.text == "A heading\nA\tB\n"
     assert "text of the .docx" in (part.note or "")
     assert [job.arguments for job in runtime.jobs] == [("f.docx",)]

@@ -1,0 +1,87 @@
+"""The database of a data folder, or any other that SQLAlchemy has a URL for."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Engine, MetaData, create_engine, event, inspect
+from sqlalchemy.exc import OperationalError
+
+from sandbox.errors import LedgerLocked, SetupFailed
+
+T = TypeVar("T")
+
+_BUSY_MILLISECONDS = 5  # writers take turns of a fraction of one; more is for the caller to wait, off the event loop
+_TRIES, _PAUSE_SECONDS = 100, 0.1
+
+
+class Database:
+    """An engine, and one connection that writes, kept: to take one from the pool takes as long as the rest of a write."""
+
+    def __init__(self, url: str) -> None:
+        self._engine = _engine(url)
+        self._lock = threading.Lock()
+        self._writer = self._engine.connect()
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> "Database":
+        """The embedded default: an SQLite file in the data folder."""
+        folder.mkdir(parents=True, exist_ok=True)
+        return cls(f"sqlite:///{folder / 'records.sqlite3'}")
+
+    def make(self, metadata: MetaData) -> None:
+        """Make the tables that are not there; raises `SetupFailed` if one was made by another version."""
+        metadata.create_all(self._engine)
+        for table in metadata.tables.values():
+            found = {column["name"] for column in inspect(self._engine).get_columns(table.name)}
+            if found != set(table.columns.keys()):
+                raise SetupFailed(
+                    f"The records at {self._engine.url} were written by another version. Move them away, or use another "
+                    "data folder."
+                )
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """A transaction; raises `LedgerLocked` while another program writes."""
+        try:
+            with self._lock, self._writer.begin():
+                yield self._writer
+        except OperationalError as fault:
+            if "locked" not in str(fault.orig):
+                raise
+            raise LedgerLocked("Another program holds the records locked. Try again in a few seconds.") from None
+
+    def reading(self) -> Connection:
+        """A connection for reading, to be used in a ``with``."""
+        return self._engine.connect()
+
+    def close(self) -> None:
+        """Close the database."""
+        self._writer.close()
+        self._engine.dispose()
+
+
+def patiently(work: Callable[[], T]) -> T:
+    """Do something again while the database is locked; it blocks, so not for an event loop."""
+    for _ in range(_TRIES):
+        try:
+            return work()
+        except LedgerLocked:
+            time.sleep(_PAUSE_SECONDS)
+    return work()
+
+
+def _engine(url: str) -> Engine:
+    engine = create_engine(url)
+    if engine.dialect.name == "sqlite":
+
+        @event.listens_for(engine, "connect")
+        def _settings(connection: Any, _: object) -> None:
+            # A crash of the machine may lose the last calls, never the file; a crash of the service loses nothing.
+            for pragma in ("journal_mode=WAL", "synchronous=NORMAL", f"busy_timeout={_BUSY_MILLISECONDS}"):
+                connection.execute(f"PRAGMA {pragma}")
+
+    return engine

@@ -1,0 +1,178 @@
+"""What a result is, and its lines: JSON laid out so that one record is one line, everything else as it was received."""
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from io import BytesIO, StringIO
+from itertools import islice
+
+from sandbox.errors import InvalidSource
+from sandbox.tables.place import find_place
+from sandbox.tables.slices import NotJson, Slice, elements, members, require_json, values
+from sandbox.tables.source import DelimitedSource, JsonSource, LinesSource, Source
+
+_SHORT_BYTES = 100
+_ELEMENTS_AT_ONCE = 10_000
+_MAX_INDENTED = 12
+_LINE_BREAK = re.compile(rb"[ \t]*[\r\n]+[ \t]*")
+_SNIFFED_LINES, _SNIFFED_CHARACTERS = 50, 64 << 10
+_MAX_HEADER_FIELD = 100
+_BOM = "\ufeff".encode()
+_XML = re.compile(rb"<(?:\?xml|[A-Za-z_][\w.-]*(?::[\w.-]+)?(?=[\s>/]))")
+_HTML = re.compile(rb"<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
+_MARKDOWN = re.compile(r"^(?:#{1,6} \S|\|[ :|-]*-{3}[ :|-]*\|?[ \t]*$|```)", re.MULTILINE)
+_EXTENSIONS = {"markdown": "md", "text": "txt"}
+
+
+@dataclass(frozen=True)
+class Laid:
+    """A result that is ready to be written."""
+
+    format: str
+    """json, ndjson, csv, tsv, xml, html, markdown, text."""
+    chunks: Iterable[bytes]
+    rows: int | None = None
+    columns: tuple[str, ...] | None = None
+    rows_at: str | None = None
+    complete: bool = True
+    """False for JSON that ends too early, as a server cuts it."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def extension(self) -> str:
+        """The end of the file's name."""
+        return _EXTENSIONS.get(self.format, self.format)
+
+
+def lay_out(body: bytes) -> Laid:
+    """Find out what a result is, count its rows, and lay it out."""
+    start = body.removeprefix(_BOM).lstrip()
+    if start[:1] in (b"{", b"["):
+        return _json(body)
+    if _HTML.match(start):
+        return Laid("html", (body,))
+    if _XML.match(start) and body.rstrip().endswith(b">"):
+        return Laid("xml", (body,))
+    text = body[:_SNIFFED_CHARACTERS].decode("utf-8", "replace")
+    delimiter = _delimiter(text, is_whole=len(body) <= _SNIFFED_CHARACTERS)
+    if delimiter is not None:
+        source = DelimitedSource(lambda: BytesIO(body), delimiter=delimiter)
+        return _surveyed(source, Laid(source.format, (body,)))
+    return Laid("markdown" if _MARKDOWN.search(text) else "text", (body,))
+
+
+def _surveyed(source: Source, laid: Laid, rows_at: str | None = None) -> Laid:
+    """With what a pass over its rows tells."""
+    try:
+        survey = source.survey()
+    except InvalidSource as fault:
+        return Laid(laid.format, laid.chunks, complete=laid.complete, notes=(*laid.notes, str(fault)))
+    notes = laid.notes
+    if source.duplicate_keys:
+        notes += (f"{source.duplicate_keys:,} keys are twice in their record; builders take the last of them.",)
+    return Laid(laid.format, laid.chunks, survey.rows, tuple(survey.columns), rows_at, laid.complete, notes)
+
+
+# JSON
+
+
+def _json(body: bytes) -> Laid:
+    data = body.removeprefix(_BOM).strip()
+    notes: tuple[str, ...] = ("A byte order mark at the beginning was left out.",) if body.startswith(_BOM) else ()
+    try:
+        require_json(data)
+    except NotJson as fault:
+        return _not_one_value(body, data, fault, notes)
+    laid = Laid("json", _lines(data), notes=notes)
+    place = find_place(data)
+    if place is None:
+        return laid
+    return _surveyed(JsonSource(lambda: BytesIO(data), place), laid, str(place))
+
+
+def _not_one_value(body: bytes, data: bytes, fault: NotJson, notes: tuple[str, ...]) -> Laid:
+    """JSON that is cut, values one after another, or text that only begins like JSON."""
+    if fault.truncated:
+        return Laid(
+            "json", (body,), complete=False, notes=(f"It is JSON that was cut before it was received: {fault}.",)
+        )
+    found: list[bytes] = []
+    complete = True
+    try:
+        for start, end in values(data):
+            found.append(data[start:end])
+    except NotJson as stop:
+        complete = False
+        if not stop.truncated or len(found) < 2:
+            note = f"It begins like JSON, but {stop}. It is kept as it was received."
+            return Laid("text", (body,), notes=(note,))
+    if any(one[:1] not in (b"{", b"[") for one in found):
+        return Laid("text", (body,), notes=(f"It begins like JSON, but {fault}. It is kept as it was received.",))
+    if not complete:
+        return Laid("ndjson", (body,), complete=False, notes=("Its last record was cut before it was received.",))
+    laid = Laid("ndjson", (b"".join(_one_line(one) + b"\n" for one in found),), notes=notes)
+    return _surveyed(LinesSource(lambda: BytesIO(b"\n".join(map(_one_line, found)))), laid)
+
+
+def _lines(data: bytes) -> Iterator[bytes]:
+    yield from _laid(data, 0)
+    yield b"\n"
+
+
+def _laid(value: Slice, depth: int) -> Iterator[bytes]:
+    """A value over lines, its first line not indented: members one a line, elements one a line."""
+    data = bytes(value)
+    first = data[:1]
+    if first not in (b"{", b"[") or (len(data) <= _SHORT_BYTES and b"\n" not in data) or depth == _MAX_INDENTED:
+        yield _one_line(data)
+    elif first == b"{":
+        indent = b"  " * (depth + 1)
+        separator = b"{\n" + indent
+        for member in members(data):
+            yield separator + member.raw_key + b": "
+            yield from _laid(member.value, depth + 1)
+            separator = b",\n" + indent
+        yield b"{}" if separator.startswith(b"{") else b"\n" + b"  " * depth + b"}"
+    else:
+        inner = elements(data)
+        if not inner:
+            yield b"[]"
+            return
+        has_breaks = b"\n" in data or b"\r" in data
+        separator = b"[\n"
+        left = iter(inner)
+        while batch := list(islice(left, _ELEMENTS_AT_ONCE)):
+            yield separator
+            yield b",\n".join([_one_line(bytes(element)) for element in batch] if has_breaks else batch)
+            separator = b",\n"
+        yield b"\n" + b"  " * depth + b"]"
+
+
+def _one_line(data: bytes) -> bytes:
+    """Without its line breaks: valid JSON has them between its tokens only."""
+    return _LINE_BREAK.sub(b" ", data) if b"\n" in data or b"\r" in data else data
+
+
+# Delimited text
+
+
+def _delimiter(text: str, *, is_whole: bool) -> str | None:
+    """What separates the fields, if a text has as many in each of its first lines, under a header."""
+    lines = text.removeprefix("\ufeff").splitlines(keepends=True)[: _SNIFFED_LINES + 1]
+    if not is_whole or len(lines) > _SNIFFED_LINES:
+        lines = lines[:-1]
+    for delimiter in "\t,;|":
+        if not lines or delimiter not in lines[0]:
+            continue
+        try:
+            records = [
+                record for record in csv.reader(StringIO("".join(lines), newline=""), delimiter=delimiter) if record
+            ]
+        except csv.Error:
+            continue
+        header = records[0]
+        is_header = all(field.strip() and len(field) <= _MAX_HEADER_FIELD for field in header)
+        if is_header and len(records) > 1 and {len(record) for record in records} == {len(set(header))} != {1}:
+            return delimiter
+    return None

@@ -1,0 +1,274 @@
+"""The tools that build CSV and Excel files straight from a saved result, by its path."""
+
+import asyncio
+from dataclasses import asdict
+from pathlib import Path
+from typing import IO, Annotated, Any, Literal
+
+from pydantic import BaseModel, Field, model_validator
+
+from sandbox.documents.delimited import BOM, lines_of
+from sandbox.documents.excel import MAX_CELL_UNITS, MAX_ROWS, Sheet, write_workbook
+from sandbox.documents.written import Tally
+from sandbox.errors import InvalidArguments
+from sandbox.tables.select import Selected, Selection
+from sandbox.tables.source import open_source
+from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
+from sandbox.workspace import name_of, segments_of
+
+_CONDITIONS = frozenset(
+    {"where", "filter", "filters", "condition", "conditions", "query", "having", "distinct", "join"}
+    | {"group", "group_by", "groupby", "aggregate", "aggregates", "aggregation"}
+)
+_REFUSAL = (
+    "`{name}` is not something that a builder does: it writes rows as they are. Query again in SQL (WHERE, GROUP BY, "
+    "JOIN), or with "
+    "the tool that the data came from, and build from that result."
+)
+
+
+def _without_conditions(data: Any) -> Any:
+    if isinstance(data, dict):
+        for name in data:
+            if str(name).lower() in _CONDITIONS:
+                raise ValueError(_REFUSAL.format(name=name))
+    return data
+
+
+class ColumnInput(ToolInput):
+    """A column of a table to be built."""
+
+    name: Annotated[str, Field(description="As it is in the source.")]
+    header: Annotated[str | None, Field(description="What stands above it; its name if not given.")] = None
+
+
+class TableInput(ToolInput):
+    """Which rows and columns of a source."""
+
+    source: Annotated[
+        str, Field(description="Path of JSON rows, NDJSON or CSV, such as results/0007-list_issues.json.")
+    ]
+    rows_at: Annotated[
+        str | None,
+        Field(description="Where in the JSON document the rows are, such as $.issues; not needed for saved results."),
+    ] = None
+    columns: Annotated[
+        list[ColumnInput] | None, Field(min_length=1, description="Which columns, in this order; all if not given.")
+    ] = None
+    sort_by: Annotated[
+        str | None, Field(description="One column of the source. Numbers sort by value; empty cells come last.")
+    ] = None
+    descending: bool = False
+    start: Annotated[int, Field(ge=0, description="The first row wanted, counted from 0, after sorting.")] = 0
+    count: Annotated[int | None, Field(ge=0, description="How many rows; all if not given.")] = None
+
+    _refuse = model_validator(mode="before")(_without_conditions)
+
+    def headers(self, names: list[str]) -> list[str]:
+        """What stands above the columns."""
+        if self.columns is None:
+            return names
+        return [column.name if column.header is None else column.header for column in self.columns]
+
+
+class BuildCsvInput(TableInput):
+    """Arguments of build_csv."""
+
+    output: Annotated[str, Field(description="Path of the file to write, such as issues.csv.")]
+    audience: Annotated[
+        Literal["people", "machine"],
+        Field(description="people: with the mark by which spreadsheets know UTF-8; machine: without."),
+    ] = "people"
+    excel_safe: Annotated[
+        bool,
+        Field(description="Put ' before texts that a spreadsheet would take for formulas. It changes these values."),
+    ] = False
+
+
+class SheetInput(TableInput):
+    """A sheet of a workbook."""
+
+    sheet: Annotated[str | None, Field(description="Its name; the source's if not given.")] = None
+    date_columns: Annotated[
+        list[str],
+        Field(
+            description="Columns whose texts become Excel dates, where Excel shows them exactly as they are written."
+        ),
+    ] = []
+
+
+class BuildExcelInput(ToolInput):
+    """Arguments of build_excel."""
+
+    sheets: Annotated[
+        list[SheetInput], Field(min_length=1, max_length=100, description="One for each sheet, in order.")
+    ]
+    output: Annotated[str, Field(description="Path of the file to write, such as issues.xlsx.")]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _one_sheet(cls, data: Any) -> Any:
+        """The arguments of one sheet may stand beside `output`."""
+        data = _without_conditions(data)
+        if isinstance(data, dict) and "sheets" not in data and "source" in data:
+            return {"output": data.get("output"), "sheets": [{k: v for k, v in data.items() if k != "output"}]}
+        return data
+
+
+class BuiltTable(BaseModel):
+    """What was written of one source."""
+
+    source: str
+    rows_written: int = Field(description="Without the header.")
+    rows_total: int = Field(description="Rows of the source.")
+    columns: list[str] = Field(description="The headers.")
+    cells_as_text: int = Field(0, description="Numbers that are text in the workbook, since Excel would show others.")
+    formula_like_cells: int = Field(0, description="Texts that begin like a formula. In a workbook they are texts.")
+    replaced_characters: int = Field(0, description="Halves of surrogate pairs, which became U+FFFD.")
+    duplicate_keys: int = Field(0, description="Keys that are twice in a record; the last of them was taken.")
+    sheets: list[str] = Field(
+        [], description="Names of the sheets in the workbook; several if the rows are too many for one."
+    )
+
+
+class BuildCsvOutput(BuiltTable):
+    """A CSV file that was built."""
+
+    path: str
+    bytes: int
+    change: Literal["created", "modified"]
+
+
+class BuildExcelOutput(BaseModel):
+    """A workbook that was built."""
+
+    path: str
+    bytes: int
+    change: Literal["created", "modified"]
+    tables: list[BuiltTable] = Field(description="One for each of the sheets asked for.")
+
+
+async def build_csv(call: Call, given: BuildCsvInput) -> BuildCsvOutput:
+    """Write a CSV file."""
+    _require_extension(given.output, ".csv", ".tsv", ".txt")
+
+    def work() -> BuildCsvOutput:
+        selected = select(call, given)
+        tally = Tally()
+
+        def fill(file: IO[bytes]) -> None:
+            if given.audience == "people":
+                file.write(BOM)
+            for chunk in lines_of(selected.runs(), given.headers(selected.names), tally, excel_safe=given.excel_safe):
+                file.write(chunk)
+                call.progress(rows_written=selected.rows_written)
+
+        change = call.workspace.build(given.output, fill)
+        table = _built(given, selected, tally, [])
+        return BuildCsvOutput(**table.model_dump(), **change.model_dump())
+
+    async with call.queue.place(call.workspace.id):
+        return await asyncio.to_thread(work)
+
+
+async def build_excel(call: Call, given: BuildExcelInput) -> BuildExcelOutput:
+    """Write a workbook."""
+    _require_extension(given.output, ".xlsx")
+
+    def work() -> BuildExcelOutput:
+        selections = [select(call, sheet) for sheet in given.sheets]
+        sheets = [_sheet(one, selected) for one, selected in zip(given.sheets, selections, strict=True)]
+        size = sum(call.workspace.size(one.source) for one in given.sheets)
+
+        def fill(file: IO[bytes]) -> None:
+            write_workbook(file, sheets, source_bytes=size, on_rows=lambda rows: call.progress(rows_written=rows))
+
+        change = call.workspace.build(given.output, fill)
+        built = [
+            _built(one, selected, sheet.tally, sheet.sheet_names)
+            for one, selected, sheet in zip(given.sheets, selections, sheets, strict=True)
+        ]
+        return BuildExcelOutput(tables=built, **change.model_dump())
+
+    async with call.queue.place(call.workspace.id):
+        return await asyncio.to_thread(work)
+
+
+def _require_extension(path: str, *extensions: str) -> None:
+    if not path.lower().endswith(extensions):
+        raise InvalidArguments(f"output is to end in {' or '.join(extensions)}, so that people's programs open it.")
+
+
+def select(call: Call, given: TableInput) -> Selected:
+    """The rows and columns of a source that are asked for."""
+    rows_at = given.rows_at
+    if rows_at is None:
+        known = call.catalog.find_saved(call.workspace.id, name_of(segments_of(given.source)))
+        rows_at = known.rows_at if known is not None else None
+    source = open_source(lambda: call.workspace.open_file(given.source), path=given.source, rows_at=rows_at)
+    selection = Selection(
+        columns=tuple(column.name for column in given.columns) if given.columns else None,
+        sort_by=given.sort_by,
+        descending=given.descending,
+        start=given.start,
+        count=given.count,
+    )
+    return Selected(source, selection, spool_folder=call.workspace.spool_folder)
+
+
+def _sheet(given: SheetInput, selected: Selected) -> Sheet:
+    unknown = [name for name in given.date_columns if name not in selected.names]
+    if unknown:
+        raise InvalidArguments(f"date_columns names {unknown[0][:60]!a}, which is no column of the sheet.")
+    dates = frozenset(index for index, name in enumerate(selected.names) if name in given.date_columns)
+    name = given.sheet if given.sheet is not None else _name_of_source(given.source)
+    return Sheet(name, given.headers(selected.names), selected.runs(), dates)
+
+
+def _name_of_source(path: str) -> str:
+    """Such as ``list_issues`` of ``results/0007-list_issues.json``."""
+    stem = Path(path).name.partition(".")[0]
+    number, dash, rest = stem.partition("-")
+    return rest if dash and number.isdecimal() and rest else stem
+
+
+def _built(given: TableInput, selected: Selected, tally: Tally, sheets: list[str]) -> BuiltTable:
+    return BuiltTable(
+        source=given.source, rows_written=selected.rows_written, rows_total=selected.rows_total,
+        columns=given.headers(selected.names), duplicate_keys=selected.source.duplicate_keys, sheets=sheets, **asdict(tally),
+    )  # fmt: skip
+
+
+_SHARED = (
+    "Every value is as it is in the source. Choose columns and their headers, one column to sort by, and a range of "
+    "rows; there are no "
+    "conditions and no grouping: for these query again in SQL and build from the new result."
+)
+
+TOOLS: tuple[AnyTool, ...] = (
+    Tool(
+        name="build_csv",
+        description=f"Build a CSV file straight from a saved result, by its path, without reading it. {_SHARED} "
+        "The answer counts the rows written: compare it with the rows of the result.",
+        input=BuildCsvInput,
+        output=BuildCsvOutput,
+        function=build_csv,
+        read_only=False,
+        destructive=True,
+    ),
+    Tool(
+        name="build_excel",
+        description="Build an Excel workbook straight from saved results, by their paths, without reading them: one "
+        "sheet, or several in "
+        f"`sheets`. {_SHARED} Numbers of more than 15 digits, and whatever Excel would show in another way, are "
+        f"texts. A sheet has at "
+        f"most {MAX_ROWS - 1:,} rows, more go to further sheets; a cell has at most {MAX_CELL_UNITS:,} characters. "
+        f"For charts or "
+        "formats use a script.",
+        input=BuildExcelInput,
+        output=BuildExcelOutput,
+        function=build_excel,
+        read_only=False,
+        destructive=True,
+    ),
+)

@@ -1,0 +1,182 @@
+"""The tools for what the user gets: a file attached, a table shown."""
+
+import asyncio
+import json
+import secrets
+from datetime import UTC, datetime
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, Field, model_validator
+
+from sandbox.catalog import ShownTable
+from sandbox.errors import InvalidArguments, TooLarge
+from sandbox.tables.cells import Cell, LiteralFloat
+from sandbox.tools.builders import TableInput, select
+from sandbox.tools.files import PathField
+from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
+
+MAX_SHOWN_ROWS = 2000
+_FIRST_ROWS = 5
+_MAX_TABLE_BYTES = 8 << 20
+_MAX_FIRST_CHARACTERS = 4000
+
+
+class AttachFileInput(ToolInput):
+    """Arguments of attach_file."""
+
+    path: PathField
+    name: Annotated[
+        str | None, Field(description="The name under which it is downloaded; the file's own if not given.")
+    ] = None
+
+
+class AttachFileOutput(BaseModel):
+    """A file that was attached."""
+
+    id: str
+    name: str
+    bytes: int
+    sha256: str
+    media_type: str
+    url: str = Field(description="Where the user downloads it.")
+
+
+async def attach_file(call: Call, given: AttachFileInput) -> AttachFileOutput:
+    """Keep a file as it is, for download."""
+    made = await asyncio.to_thread(call.attachments.attach, call.workspace, given.path, name=given.name)
+    return AttachFileOutput(
+        id=made.id, name=made.name, bytes=made.bytes, sha256=made.sha256, media_type=made.media_type,
+        url=call.download_url(call.workspace.id, made.id),
+    )  # fmt: skip
+
+
+class ShowTableInput(ToolInput):
+    """Arguments of show_table."""
+
+    title: Annotated[str, Field(max_length=200)] = ""
+    source: Annotated[str | None, Field(description="Path of JSON rows, NDJSON or CSV; or give rows.")] = None
+    rows_at: Annotated[str | None, Field(description="As of build_csv.")] = None
+    columns: Annotated[
+        list[str] | None, Field(min_length=1, description="Which columns, in this order; all if not given.")
+    ] = None
+    sort_by: str | None = None
+    descending: bool = False
+    start: Annotated[int, Field(ge=0)] = 0
+    count: Annotated[int | None, Field(ge=0, le=MAX_SHOWN_ROWS)] = None
+    rows: Annotated[
+        list[dict[str, Any]] | None, Field(description="Instead of a source: a few rows of your own, by column.")
+    ] = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> Self:
+        if (self.source is None) == (self.rows is None):
+            raise ValueError("give either `source` (a path) or `rows`, not both")
+        return self
+
+
+class ShowTableOutput(BaseModel):
+    """A table that the user sees."""
+
+    id: str
+    title: str
+    row_count: int
+    columns: list[str]
+    first_rows: str = Field(description="JSON of the first rows, for you; the user sees all of them.")
+    url: str = Field(description="Where the user sees it.")
+
+
+async def show_table(call: Call, given: ShowTableInput) -> ShowTableOutput:
+    """Keep a table for the user's screen."""
+    columns, rows = await asyncio.to_thread(_table, call, given)
+    encoded = [_row_json(row) for row in rows]
+    text = "[" + ",\n".join(encoded) + "]"
+    if len(text.encode()) > _MAX_TABLE_BYTES:
+        raise TooLarge(
+            f"The table has over {_MAX_TABLE_BYTES:,} bytes. Choose fewer columns, or build a CSV from the path."
+        )
+    table = ShownTable(
+        id=secrets.token_hex(12), workspace=call.workspace.id, call=call.id, title=given.title, row_count=len(rows),
+        columns=tuple(columns), rows=text, shown_at=datetime.now(UTC),
+    )  # fmt: skip
+    await asyncio.to_thread(call.catalog.add_table, table)
+    first = "[" + ",\n".join(encoded[:_FIRST_ROWS]) + "]"
+    if len(first) > _MAX_FIRST_CHARACTERS:
+        first = f"{first[:_MAX_FIRST_CHARACTERS]}… (cut)"
+    return ShowTableOutput(
+        id=table.id, title=table.title, row_count=len(rows), columns=columns, first_rows=first,
+        url=f"/v1/workspaces/{call.workspace.id}/tables/{table.id}.html",
+    )  # fmt: skip
+
+
+def _table(call: Call, given: ShowTableInput) -> tuple[list[str], list[tuple[Cell, ...]]]:
+    if given.rows is not None:
+        _require_few(len(given.rows))
+        columns = given.columns or list(dict.fromkeys(name for row in given.rows for name in row))
+        return columns, [
+            tuple(_given_cell(row[name]) if name in row else None for name in columns) for row in given.rows
+        ]
+    chosen: dict[str, Any] = given.model_dump(include={"source", "rows_at", "sort_by", "descending", "start", "count"})
+    columns_of = given.columns and [{"name": name} for name in given.columns]
+    selected = select(call, TableInput.model_validate({**chosen, "columns": columns_of}))
+    rows: list[tuple[Cell, ...]] = []
+    for some in selected.runs():
+        rows += some
+        _require_few(len(rows))
+    return selected.names, rows
+
+
+def _require_few(count: int) -> None:
+    if count > MAX_SHOWN_ROWS:
+        raise TooLarge(
+            f"A table shows at most {MAX_SHOWN_ROWS:,} rows, and these are more. Show those that matter with `count`, "
+            f"or build a CSV of all "
+            "of them with build_csv from the path, and attach it."
+        )
+
+
+def _given_cell(value: Any) -> Cell:
+    try:
+        return (value.literal if isinstance(value, LiteralFloat) else json.dumps(value, ensure_ascii=False)).encode()
+    except UnicodeEncodeError:
+        raise InvalidArguments("A text in rows is not valid Unicode: it has half of a surrogate pair.") from None
+
+
+def _row_json(row: tuple[Cell, ...]) -> str:
+    return (
+        "["
+        + ",".join(
+            "null"
+            if cell is None
+            else json.dumps(cell, ensure_ascii=False)
+            if isinstance(cell, str)
+            else bytes(cell).decode()
+            for cell in row
+        )
+        + "]"
+    )
+
+
+TOOLS: tuple[AnyTool, ...] = (
+    Tool(
+        name="attach_file",
+        description="Give a file of the workspace to the user as it is: a copy that never changes, is kept when "
+        "saved results expire, and "
+        "can be downloaded. Attach documents when they are done and checked.",
+        input=AttachFileInput,
+        output=AttachFileOutput,
+        function=attach_file,
+        read_only=False,
+    ),
+    Tool(
+        name="show_table",
+        description=f"Show a table to the user in the answer, from a saved result by its path: at most "
+        f"{MAX_SHOWN_ROWS:,} rows. Show only the "
+        "rows that the user needs to see; for the rest build a CSV from the path with build_csv and attach it. You "
+        "get the count and the "
+        "first rows.",
+        input=ShowTableInput,
+        output=ShowTableOutput,
+        function=show_table,
+        read_only=False,
+    ),
+)
