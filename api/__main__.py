@@ -1,4 +1,4 @@
-"""The command line: `spillbox serve`, `run`, `setup`, `doctor`, `tools`."""
+"""The command line: `spillbox serve`, `run`, `setup`, `doctor`, `clean`, `tools`."""
 
 import argparse
 import asyncio
@@ -24,6 +24,7 @@ from sandbox import guest_root
 from sandbox.doctor.doctor import Finding, examine
 from sandbox.errors import NotFound, SpillboxError
 from sandbox.job import Execution, Status
+from sandbox.retention import Cleaned
 from sandbox.tools.toolbox import load_guest_root
 from sandbox.workspace import Workspace
 
@@ -88,11 +89,14 @@ def _parser() -> argparse.ArgumentParser:
     doctor.add_argument("--json", action="store_true", help="print the findings as JSON")
     doctor.set_defaults(command=_doctor)
 
+    clean = commands.add_parser("clean", help="remove saved results and errors whose time is over")
+    clean.set_defaults(command=_clean)
+
     tools = commands.add_parser("tools", help="print the tools' names, descriptions and schemas as JSON")
     tools.add_argument("--format", choices=["mcp", "openai", "anthropic"], default="mcp", help="whose form (mcp)")
     tools.set_defaults(command=_tools)
 
-    for command in (serve, run, setup, doctor, tools):
+    for command in (serve, run, setup, doctor, clean, tools):
         command.add_argument(
             "--data-dir", type=Path, help="where workspaces, records and the guest root are (.spillbox)"
         )
@@ -229,8 +233,21 @@ async def _examine(settings: Settings) -> list[Finding]:
         return [finding async for finding in examine(root, box.workspaces, box.runtime)]
 
 
+def _clean(settings: Settings, _: argparse.Namespace) -> int:
+    cleaned = asyncio.run(_clean_up(settings))
+    print(
+        f"Removed {cleaned.files:,} files of {cleaned.bytes:,} bytes, older than {settings.keep_results_days:g} days."
+    )
+    return 0
+
+
+async def _clean_up(settings: Settings) -> Cleaned:
+    async with toolbox_of(settings, runtime="none") as box:
+        return await box.clean()
+
+
 def _tools(settings: Settings, arguments: argparse.Namespace) -> int:
-    box = toolbox_of(settings, runtime="nsjail")
+    box = toolbox_of(settings, runtime="none" if settings.runtime == "none" else "nsjail")
     print(json.dumps([describe(tool, arguments.format) for tool in box.tools.values()], indent=2))
     return 0
 

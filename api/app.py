@@ -1,16 +1,20 @@
 """Puts the service together."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 
 from fastapi import FastAPI
+from sqlalchemy.exc import SQLAlchemyError
 
 from api import docs, errors, http
 from api.auth import Guard, require_safe_binding
+from api.links import Links
 from api.settings import Settings
 from sandbox.doctor.doctor import Finding, examine_quickly
-from sandbox.errors import JailFailed
+from sandbox.errors import JailFailed, SpillboxError
 from sandbox.tools.toolbox import RuntimeName, Toolbox, open_toolbox
 
 _log = logging.getLogger(__name__)
@@ -23,7 +27,9 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with box:
+            cleaning = asyncio.create_task(_clean_now_and_then(box, settings.clean_hours))
             yield
+            cleaning.cancel()
 
     app = FastAPI(
         title="Spillbox",
@@ -35,7 +41,7 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
     docs.install(app)
     errors.install(app)
     app.include_router(http.routes(box, settings, findings))
-    app.add_middleware(Guard, settings=settings)
+    app.add_middleware(Guard, settings=settings, links=links_of(settings))
     return app
 
 
@@ -60,5 +66,23 @@ def toolbox_of(settings: Settings, *, runtime: RuntimeName | None = None) -> Too
     """A toolbox as the settings say, but for the ``runtime`` if it is given."""
     return open_toolbox(
         settings.data_dir, limits=settings.limits, slots=settings.slots, queue_length=settings.queue_length,
-        runtime=runtime or settings.runtime,
+        runtime=runtime or settings.runtime, spills=settings.spill, keep_results=timedelta(days=settings.keep_results_days),
+        disk_bytes=settings.disk_bytes, sign=links_of(settings).sign,
     )  # fmt: skip
+
+
+def links_of(settings: Settings) -> Links:
+    """Signs links for users, if there is a key."""
+    return Links(settings.api_key, seconds=settings.link_seconds)
+
+
+async def _clean_now_and_then(box: Toolbox, hours: float) -> None:
+    while True:
+        try:
+            cleaned = await box.clean()
+        except (OSError, SQLAlchemyError, SpillboxError):
+            _log.exception("the clean-up failed; it is tried again in %g hours", hours)
+        else:
+            if cleaned.files:
+                _log.info("the clean-up removed %d files, %d bytes", cleaned.files, cleaned.bytes)
+        await asyncio.sleep(hours * 3600)

@@ -8,6 +8,7 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from api.errors import Problem, response_of
+from api.links import Links
 from api.settings import Settings
 
 _OPEN_PATHS = ("/healthz",)
@@ -33,12 +34,14 @@ class Guard:
     another Host, and from its own site another Origin.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, links: Links) -> None:
         self._app = app
+        self._links = links
         self._key = None if settings.api_key is None else settings.api_key.get_secret_value().encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in _OPEN_PATHS:
+        is_open = scope["type"] != "http" or scope["path"] in _OPEN_PATHS
+        if is_open or self._links.allow(scope["method"], scope["path"], scope["query_string"]):
             await self._app(scope, receive, send)
             return
         problem = self._refusal(Headers(scope=scope))

@@ -3,21 +3,20 @@
 import asyncio
 import codecs
 import json
-import mimetypes
-import os
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Annotated, Any, BinaryIO, Literal
+from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote_to_bytes
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
-from fastapi.responses import FileResponse, StreamingResponse
+from fastapi.responses import StreamingResponse
 from fastapi.security import HTTPBearer
 from fastapi.sse import format_sse_event
 from pydantic import BaseModel, Field
 from starlette.convertors import Convertor, register_url_convertor
-from starlette.types import Receive, Scope, Send
 
+from api import results
+from api.bodies import OpenFileResponse, read_body
 from api.errors import Problem, problem_of, unexpected
 from api.settings import Settings
 from sandbox.doctor.doctor import Finding
@@ -47,6 +46,7 @@ register_url_convertor("anypath", _AnyPath())
 
 _CHUNK_BYTES = 1 << 20
 _MAX_WAITING_BYTES = 1 << 20
+_PROGRESS_SECONDS = 0.5
 _EVENT_STREAM = "text/event-stream"
 _PROBLEM = {"model": Problem, "content": {"application/problem+json": {}}}
 _PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 429, 500, 503), _PROBLEM)
@@ -71,6 +71,7 @@ def routes(box: Toolbox, settings: Settings, findings: list[Finding]) -> APIRout
     router = APIRouter(responses=_PROBLEMS, dependencies=bearer)
     _add_tools(router, box, settings)
     _add_files(router, box)
+    results.add_routes(router, box, settings)
 
     @router.get("/v1/workspaces/{workspace}/records", tags=["records"])
     def records(workspace: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Record]:
@@ -136,7 +137,8 @@ def _add_tools(router: APIRouter, box: Toolbox, settings: Settings) -> None:
             name=tool.name,
             summary=tool.description.splitlines()[0],
             description=f"{tool.description}\n\nWith `Accept: {_EVENT_STREAM}`: events `stdout` and `stderr` while a run goes "
-            "on, then `result` with the answer, or `problem` in the place of an error response.",
+            "on, and `progress` while a file is built, then `result` with the answer, or `problem` in the place of "
+            "an error response.",
             responses={200: {"model": tool.output, "content": {_EVENT_STREAM: {}}}},
             openapi_extra={
                 "requestBody": {"required": True, "content": {"application/json": {"schema": tool.input_schema()}}}
@@ -169,11 +171,7 @@ def _tool_route(box: Toolbox, settings: Settings, name: str) -> Callable[..., Co
 
 
 async def _json_object(request: Request, max_bytes: int) -> dict[str, Any]:
-    body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise TooLarge(f"The request is over {max_bytes:,} bytes. Upload large files with PUT …/files/PATH.")
+    body = await read_body(request, max_bytes, "SPILLBOX_MAX_REQUEST_BYTES")
     try:
         value = json.loads(body or b"{}", parse_float=LiteralFloat)
     except (ValueError, RecursionError) as fault:
@@ -191,6 +189,19 @@ async def _events(
     decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
     missed_bytes = waiting_bytes = 0
 
+    loop = asyncio.get_running_loop()
+
+    def on_progress(counts: dict[str, int]) -> None:  # from another thread
+        loop.call_soon_threadsafe(tell, format_sse_event(data_str=json.dumps(counts), event="progress"))
+
+    last_told = 0.0
+
+    def tell(event: bytes) -> None:
+        nonlocal last_told
+        if loop.time() - last_told >= _PROGRESS_SECONDS:
+            last_told = loop.time()
+            queue.put_nowait(event)
+
     def on_output(stream: str, data: bytes) -> None:
         nonlocal missed_bytes, waiting_bytes
         if waiting_bytes > _MAX_WAITING_BYTES:  # a slow reader misses some; the answer has the head and the tail
@@ -204,7 +215,9 @@ async def _events(
 
     async def work() -> bytes:
         try:
-            output = await box.call(name, workspace, arguments, call_id=call_id, on_output=on_output)
+            output = await box.call(
+                name, workspace, arguments, call_id=call_id, on_output=on_output, on_progress=on_progress
+            )
             return format_sse_event(data_str=output.model_dump_json(), event="result")
         except SpillboxError as fault:
             problem = problem_of(fault)
@@ -221,31 +234,6 @@ async def _events(
 
 
 # Files
-
-
-class OpenFileResponse(FileResponse):
-    """Serves a file that is already open, with ranges, and closes it.
-
-    Starlette opens by path; the path is this process's own descriptor, so what is served is what was checked.
-    """
-
-    def __init__(self, file: BinaryIO, *, name: bytes) -> None:
-        self._file = file
-        super().__init__(
-            f"/proc/self/fd/{file.fileno()}",
-            stat_result=os.fstat(file.fileno()),
-            media_type=mimetypes.guess_type(os.fsdecode(name))[0] or "application/octet-stream",
-            headers={
-                # RFC 6266 with the encoding of RFC 5987, of the name's own bytes.
-                "Content-Disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}",
-                "X-Content-Type-Options": "nosniff",
-                "Content-Security-Policy": "sandbox; default-src 'none'",
-            },
-        )
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        with self._file:
-            await super().__call__(scope, receive, send)
 
 
 def _add_files(router: APIRouter, box: Toolbox) -> None:

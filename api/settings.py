@@ -6,6 +6,7 @@ from pydantic import Field, SecretStr, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sandbox.job import MIB, Limits
+from sandbox.spills.spill import SpillSettings
 from sandbox.tools.toolbox import RuntimeName
 
 
@@ -24,11 +25,23 @@ class Settings(BaseSettings):
     )
     runtime: RuntimeName = Field(
         "warm",
-        description="`warm`: fresh jails around interpreters that are there already; `nsjail`: new ones for each run.",
+        description="`warm`: fresh jails around interpreters that are there already; `nsjail`: new ones for each "
+        "run; `none`: no "
+        "scripts, only saved results and what is built of them.",
     )
     slots: int | None = Field(None, ge=1, le=100, description="Runs at once; the number of processors if not set.")
     queue_length: int = Field(128, ge=0, description="Runs that may wait for a slot; one more is refused as busy.")
     max_request_bytes: int = Field(32 * MIB, ge=1024, description="Size of the body of a tool call.")
+    max_spill_bytes: int = Field(256 * MIB, ge=1024, description="Size of the body of a spill.")
+    spill: SpillSettings = Field(
+        default_factory=SpillSettings, description="When a result becomes a file, and how much of it a model gets."
+    )
+    keep_results_days: float = Field(7, gt=0, description="How long `results/` and `errors/` are kept.")
+    clean_hours: float = Field(6, gt=0, description="How often the service removes what is older.")
+    disk_bytes: int | None = Field(
+        None, ge=MIB, description="The most that the whole data folder may hold; no quota if not set."
+    )
+    link_seconds: int = Field(86_400, ge=60, description="How long a signed download link works, where a key is set.")
     limits: Limits = Field(
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."
     )

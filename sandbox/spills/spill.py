@@ -15,6 +15,7 @@ from sandbox.spills.layout import Laid, lay_out
 from sandbox.spills.shape import shape_of
 from sandbox.spills.shorten import MAX_SHORT_CHARACTERS, full_text, shortened
 from sandbox.spills.unwrap import Blob, Unwrapped, unwrap_json, unwrap_result, unwrap_text
+from sandbox.tables.cells import without_lone_surrogates
 from sandbox.tables.slices import NotJson, Slice, text_of
 from sandbox.workspace import Workspace
 
@@ -215,6 +216,7 @@ class Spiller:
 
 def _as_it_is(received: Received, text: str, unwrapped: Unwrapped, characters: int) -> Spill:
     """A result that is in no file."""
+    text = without_lone_surrogates(text)
     return Spill(
         spilled=False, text=text, is_error=unwrapped.is_error, format="text", bytes=len(text.encode("utf-8", "replace")),
         characters=characters, inline=True, hint=received.hint, unwrapped=unwrapped.trail,

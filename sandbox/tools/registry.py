@@ -26,13 +26,8 @@ class ToolInput(BaseModel):
 
 OnProgress = Callable[[dict[str, int]], None]
 """Told how far a long call is, such as ``{"rows_written": 120000}``; from another thread."""
-DownloadUrl = Callable[[str, str], str]
-"""The address at which an attachment is downloaded, by the ids of the workspace and of the attachment."""
-
-
-def plain_url(workspace_id: str, attachment_id: str) -> str:
-    """The address without a signature, for a service without a key."""
-    return f"/v1/workspaces/{workspace_id}/attachments/{attachment_id}"
+Sign = Callable[[str], str]
+"""Makes of a path of the service the link that a user can open."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +41,7 @@ class Call:
     limits: Limits
     catalog: Catalog
     attachments: Attachments
-    download_url: DownloadUrl = plain_url
+    sign: Sign = str
     on_output: OnOutput | None = None
     on_progress: OnProgress | None = None
 

@@ -46,7 +46,7 @@ async def attach_file(call: Call, given: AttachFileInput) -> AttachFileOutput:
     made = await asyncio.to_thread(call.attachments.attach, call.workspace, given.path, name=given.name)
     return AttachFileOutput(
         id=made.id, name=made.name, bytes=made.bytes, sha256=made.sha256, media_type=made.media_type,
-        url=call.download_url(call.workspace.id, made.id),
+        url=call.sign(f"/v1/workspaces/{call.workspace.id}/attachments/{made.id}"),
     )  # fmt: skip
 
 
@@ -104,7 +104,7 @@ async def show_table(call: Call, given: ShowTableInput) -> ShowTableOutput:
         first = f"{first[:_MAX_FIRST_CHARACTERS]}… (cut)"
     return ShowTableOutput(
         id=table.id, title=table.title, row_count=len(rows), columns=columns, first_rows=first,
-        url=f"/v1/workspaces/{call.workspace.id}/tables/{table.id}.html",
+        url=call.sign(f"/v1/workspaces/{call.workspace.id}/tables/{table.id}.html"),
     )  # fmt: skip
 
 
@@ -116,7 +116,7 @@ def _table(call: Call, given: ShowTableInput) -> tuple[list[str], list[tuple[Cel
             tuple(_given_cell(row[name]) if name in row else None for name in columns) for row in given.rows
         ]
     chosen: dict[str, Any] = given.model_dump(include={"source", "rows_at", "sort_by", "descending", "start", "count"})
-    columns_of = given.columns and [{"name": name} for name in given.columns]
+    columns_of = None if given.columns is None else [{"name": name} for name in given.columns]
     selected = select(call, TableInput.model_validate({**chosen, "columns": columns_of}))
     rows: list[tuple[Cell, ...]] = []
     for some in selected.runs():

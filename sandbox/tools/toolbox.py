@@ -41,7 +41,7 @@ from sandbox.spills.spill import Received, Spill, Spiller, SpillSettings, Surfac
 from sandbox.tables.slices import NotJson
 from sandbox.tools import builders, files, navigation, run_python, shown
 from sandbox.tools.queue import Queue
-from sandbox.tools.registry import AnyTool, Call, DownloadUrl, OnProgress, plain_url
+from sandbox.tools.registry import AnyTool, Call, OnProgress, Sign
 from sandbox.workspace import Disk, Workspace, Workspaces
 
 T = TypeVar("T")
@@ -81,7 +81,7 @@ class Toolbox:
     def __init__(
         self, *, workspaces: Workspaces, runtime: Runtime, records: Records, catalog: Catalog, attachments: Attachments,
         guest: GuestRoot | None, spills: SpillSettings = SpillSettings(), slots: int | None = None,  # noqa: B008  frozen
-        queue_length: int = 128, keep_results: timedelta = KEEP_RESULTS, download_url: DownloadUrl = plain_url,
+        queue_length: int = 128, keep_results: timedelta = KEEP_RESULTS, sign: Sign = str,
     ) -> None:  # fmt: skip
         self.workspaces = workspaces
         self.records = records
@@ -89,7 +89,7 @@ class Toolbox:
         self.attachments = attachments
         self.spiller = Spiller(spills)
         self.keep_results = keep_results
-        self.download_url = download_url
+        self.sign = sign
         self.queue = Queue(slots=slots or os.cpu_count() or 1, length=queue_length)
         self.limits = workspaces.limits
         self._guest = guest
@@ -150,7 +150,7 @@ class Toolbox:
     ) -> Call:
         """What a tool's function is given."""
         return Call(
-            call_id, workspace, self.runtime, self.queue, self.limits, self.catalog, self.attachments, self.download_url,
+            call_id, workspace, self.runtime, self.queue, self.limits, self.catalog, self.attachments, self.sign,
             on_output, on_progress,
         )  # fmt: skip
 
@@ -259,7 +259,7 @@ RuntimeName = Literal["warm", "nsjail", "none"]
 def open_toolbox(
     data_folder: str | Path, *, limits: Limits = Limits(), slots: int | None = None, queue_length: int = 128,  # noqa: B008
     runtime: RuntimeName = "warm", spills: SpillSettings = SpillSettings(), keep_results: timedelta = KEEP_RESULTS,  # noqa: B008
-    disk_bytes: int | None = None, download_url: DownloadUrl = plain_url,
+    disk_bytes: int | None = None, sign: Sign = str,
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
 
@@ -283,7 +283,7 @@ def open_toolbox(
     return Toolbox(
         workspaces=workspaces, runtime=made, records=records, catalog=catalog,
         attachments=Attachments(folder / "attachments", catalog, disk), guest=root, spills=spills, slots=slots,
-        queue_length=queue_length, keep_results=keep_results, download_url=download_url,
+        queue_length=queue_length, keep_results=keep_results, sign=sign,
     )  # fmt: skip
 
 

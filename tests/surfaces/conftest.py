@@ -14,7 +14,7 @@ import httpx
 import pytest
 import uvicorn
 
-from api.app import create_app
+from api.app import create_app, links_of
 from api.settings import Settings
 from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
@@ -34,7 +34,8 @@ def serving(root: GuestRoot, folder: Path, **settings: Any) -> Iterator[str]:
 
     async def serve() -> None:
         nonlocal server
-        app = create_app(chosen, make_toolbox(root, folder, **limits), [])
+        box = make_toolbox(root, folder, spills=chosen.spill, sign=links_of(chosen).sign, **limits)
+        app = create_app(chosen, box, [])
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
         await server.serve(sockets=[listener])
 
