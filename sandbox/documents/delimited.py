@@ -25,8 +25,9 @@ def lines_of(
     rows: Iterable[list[tuple[Cell, ...]]], headers: list[str], tally: Tally, *, excel_safe: bool
 ) -> Iterator[bytes]:
     """The file's content after its byte order mark, some rows at a time."""
-    head = [_header(name, is_first=index == 0) for index, name in enumerate(headers)]
-    yield (",".join(head) + "\r\n").encode()
+    if headers:
+        head = [_header(name, is_first=index == 0) for index, name in enumerate(headers)]
+        yield ((",".join(head) or '""') + "\r\n").encode()
     for some in rows:
         for batch in _batches(some):
             yield _lines(batch, tally, excel_safe=excel_safe)
@@ -41,7 +42,7 @@ def _batches(rows: list[tuple[Cell, ...]]) -> Iterator[list[tuple[Cell, ...]]]:
 def _header(name: str, *, is_first: bool) -> str:
     """A first header that begins with ID makes a spreadsheet take the file for SYLK, unless it is quoted."""
     text = without_lone_surrogates(name)
-    return _quoted(text) if is_first and text.startswith("ID") else _field(text)
+    return _quoted(text) if is_first and text.startswith("ID") else _field(text) if text else ""
 
 
 def _lines(rows: list[tuple[Cell, ...]], tally: Tally, *, excel_safe: bool) -> bytes:

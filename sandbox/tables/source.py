@@ -91,6 +91,8 @@ class _JsonSource(Source):
     def runs(self) -> Iterator[Run]:
         if not self._is_counted:
             self.duplicate_keys = 0
+        if self._header:
+            yield Run(tuple(self._header), [])
         with self._open() as file:
             window = Window(file)
             try:
@@ -250,6 +252,8 @@ class DelimitedSource(Source):
             reader = csv.reader(text, delimiter=self._delimiter)
             try:
                 header = next(reader, [])
+                if header:
+                    yield Run(tuple(header), [])
                 rows: list[list[str]] = []
                 for row in reader:
                     if row:
