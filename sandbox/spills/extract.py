@@ -33,9 +33,13 @@ _ADVICE = (
 
 _by_key = msgspec.json.Decoder(dict[str, Raw])
 
-Step = str | int | slice
-"""A name, an index, or a slice; the wildcard is the slice of everything."""
-_ALL = slice(None)
+
+class Wildcard:
+    """The step to all elements, or values."""
+
+
+Step = str | int | slice | Wildcard
+_ALL = Wildcard()
 
 
 @dataclass(frozen=True)
@@ -117,7 +121,7 @@ def extract(document: bytes, expression: str, *, max_items: int, max_depth: int)
     if found.is_definite:
         assert nodes[0] is not None  # noqa: S101  a definite path that misses has raised
         return render.one(nodes[0], _path(steps))
-    return render.many(nodes, found.missing)
+    return render.many(nodes)
 
 
 def _root(document: bytes) -> Slice:
@@ -140,27 +144,23 @@ class _Search:
     def __init__(self, steps: list[Step]) -> None:
         self._steps = steps
         self.is_definite = True
-        self.missing = 0
 
     def follow(self, nodes: list[Slice | None], depth: int, one: Step) -> Iterator[Slice | None]:
         """What a step leads to from each node."""
-        if isinstance(one, slice):
+        if isinstance(one, slice | Wildcard):
             if self.is_definite and (nodes[0] is None or bytes(nodes[0])[:1] not in b"[{"):
-                raise self._no_container(nodes[0], depth)
+                raise NoSuchElement(
+                    f"At {_path(self._steps[:depth])} there is {_kind(nodes[0])}, which has no elements."
+                )
             self.is_definite = False
             for node in nodes:
                 yield from _many(node, one)
             return
-        self.missing = 0
         for node in nodes:
             child = _member(node, one) if isinstance(one, str) else _element(node, one)
             if child is None and self.is_definite:
                 raise self._misses(node, depth, one)
-            self.missing += child is None
             yield child
-
-    def _no_container(self, node: Slice | None, depth: int) -> NoSuchElement:
-        return NoSuchElement(f"At {_path(self._steps[:depth])} there is {_kind(node)}, which has no elements.")
 
     def _misses(self, node: Slice | None, depth: int, one: str | int) -> NoSuchElement:
         where = _path(self._steps[:depth])
@@ -209,13 +209,13 @@ def _element(node: Slice | None, index: int) -> Slice | None:
     return inner[index] if -len(inner) <= index < len(inner) else None
 
 
-def _many(node: Slice | None, which: slice) -> list[Slice]:
+def _many(node: Slice | None, which: slice | Wildcard) -> list[Slice]:
     if node is None:
         return []
     first = bytes(node)[:1]
     if first == b"[":
-        return elements(node)[which]
-    return [member.value for member in members(node)] if first == b"{" and which == _ALL else []
+        return elements(node)[which] if isinstance(which, slice) else elements(node)
+    return [member.value for member in members(node)] if first == b"{" and isinstance(which, Wildcard) else []
 
 
 def _kind(node: Slice | None) -> str:
@@ -227,9 +227,11 @@ def _kind(node: Slice | None) -> str:
 def _path(steps: list[Step]) -> str:
     text = "$"
     for one in steps:
-        if isinstance(one, slice):
+        if isinstance(one, Wildcard):
+            text += "[*]"
+        elif isinstance(one, slice):
             parts = ["" if part is None else str(part) for part in (one.start, one.stop, one.step)]
-            text += "[*]" if one == _ALL else f"[{':'.join(parts[: 3 if parts[2] else 2])}]"
+            text += f"[{':'.join(parts[: 3 if parts[2] else 2])}]"
         else:
             text += step(one) if isinstance(one, str) else f"[{one}]"
     return text
@@ -249,7 +251,8 @@ class _Renderer:
             return Extract(self._text(node, at, 1), 1, 1, 0, self._cut)
         return self._listed(elements(node), at, 0)
 
-    def many(self, nodes: list[Slice | None], missing: int) -> Extract:
+    def many(self, nodes: list[Slice | None]) -> Extract:
+        missing = sum(node is None for node in nodes)
         return self._listed([b"null" if node is None else node for node in nodes], "", missing)
 
     def _listed(self, nodes: list[Slice], at: str, missing: int) -> Extract:

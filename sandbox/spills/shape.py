@@ -2,8 +2,9 @@
 
 import re
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from sandbox.tables.place import parse_place
+from sandbox.tables.place import Place, parse_place
 from sandbox.tables.slices import Slice, elements, members
 
 MAX_SHAPE_BYTES = 1024
@@ -29,7 +30,7 @@ class _Shape:
     lengths: list[int] = field(default_factory=list)
 
     def add(self, value: Slice, depth: int) -> None:
-        """Take another value in."""
+        """Take another value in, down to ``depth`` levels below it."""
         data = bytes(value)
         self.seen += 1
         first = data[:1]
@@ -38,15 +39,15 @@ class _Shape:
             self.objects += 1
             for member in members(data):
                 shape = self.members.setdefault(member.key, _Shape())
-                if depth < _MAX_DEPTH:
-                    shape.add(member.value, depth + 1)
+                if depth > 0:
+                    shape.add(member.value, depth - 1)
         elif first == b"[":
             self.kinds["array"] = None
             inner = elements(data)
             self.lengths.append(len(inner))
             self.element = self.element or _Shape()
-            for element in inner[:_SAMPLED_ELEMENTS] if depth < _MAX_DEPTH else ():
-                self.element.add(element, depth + 1)
+            for element in inner[:_SAMPLED_ELEMENTS] if depth > 0 else ():
+                self.element.add(element, depth - 1)
         else:
             kind = _SCALARS.get(first, "number")
             self.kinds[kind] = None
@@ -86,24 +87,33 @@ def shape_of(document: Slice, *, columns: tuple[str, ...] = (), rows_at: str | N
 
     ``columns`` are all that the rows at ``rows_at`` have; the map itself looks at the first 200 elements of an array.
     """
+    place = None if rows_at is None else parse_place(rows_at)
+    # The columns of the rows are never below the map, however deep they are.
+    least = 2 if place is None else len(place.keys) + 2 + (place.inside is not None)
+    most = max(_MAX_DEPTH, least)
     shape = _Shape()
-    shape.add(document, 0)
-    if rows_at is not None:
-        _add_columns(shape, rows_at, columns)
-    for depth, names_only in ((4, False), (3, False), (2, False), (2, True), (1, True)):
-        text = _text(shape, depth, names_only=names_only)
-        if len(text.encode()) <= MAX_SHAPE_BYTES:
-            return text
-    for shown in (200, 100, 60, 40, 20, 10, 5, 2):
-        text = _text(shape, 2, names_only=True, most=shown)
+    shape.add(document, most)
+    if place is not None:
+        _add_columns(shape, place, columns)
+    forms = [_Form(depth) for depth in range(most, least - 1, -1)]
+    forms += [_Form(least, names_only=True, keys=keys) for keys in (None, 200, 100, 60, 40, 20, 10, 5, 2)]
+    for form in forms:
+        text = _text(shape, form.depth, form)
         if len(text.encode()) <= MAX_SHAPE_BYTES:
             return text
     return text.encode()[: MAX_SHAPE_BYTES - 3].decode("utf-8", "ignore") + "…"
 
 
-def _add_columns(shape: _Shape, rows_at: str, columns: tuple[str, ...]) -> None:
+class _Form(NamedTuple):
+    """How much a map tells."""
+
+    depth: int
+    names_only: bool = False
+    keys: int | None = None
+
+
+def _add_columns(shape: _Shape, place: Place, columns: tuple[str, ...]) -> None:
     """Columns that no sampled row has."""
-    place = parse_place(rows_at)
     at: _Shape | None = shape
     for key in place.keys:
         at = at and at.members.get(key)
@@ -115,14 +125,14 @@ def _add_columns(shape: _Shape, rows_at: str, columns: tuple[str, ...]) -> None:
             at.members.setdefault(name, _Shape())
 
 
-def _text(shape: _Shape, depth: int, *, names_only: bool, most: int | None = None) -> str:
-    texts = [_kind(shape, kind, depth, names_only=names_only, most=most) for kind in shape.kinds if kind != "null"]
+def _text(shape: _Shape, depth: int, form: _Form) -> str:
+    texts = [_kind(shape, kind, depth, form) for kind in shape.kinds if kind != "null"]
     if "null" in shape.kinds:
         texts.append("null")
     return " | ".join(texts) or "unknown"
 
 
-def _kind(shape: _Shape, kind: str, depth: int, *, names_only: bool, most: int | None) -> str:
+def _kind(shape: _Shape, kind: str, depth: int, form: _Form) -> str:
     if kind == "string":
         return f"string(≤{shape.longest:,})" if shape.longest > _LONG_CHARACTERS else "string"
     if kind == "array":
@@ -130,23 +140,23 @@ def _kind(shape: _Shape, kind: str, depth: int, *, names_only: bool, most: int |
         count = f"{many}" if few == many else f"{few} to {many}"
         if depth <= 0 or not many or shape.element is None:
             return f"array[{count}]"
-        return f"array[{count}] of {_text(shape.element, depth - 1, names_only=names_only, most=most)}"
+        return f"array[{count}] of {_text(shape.element, depth - 1, form)}"
     if kind == "object":
         if depth <= 0:
             return f"object of {len(shape.members)} keys"
         if shape.is_map():
-            return f"map[{len(shape.members)}] of {_text(shape.merged(), depth - 1, names_only=names_only, most=most)}"
-        shown = list(shape.members.items())[:most]
+            return f"map[{len(shape.members)}] of {_text(shape.merged(), depth - 1, form)}"
+        shown = list(shape.members.items())[: form.keys]
         rest = len(shape.members) - len(shown)
-        inner = [_member(shape, key, one, depth - 1, names_only=names_only, most=most) for key, one in shown]
+        inner = [_member(shape, key, one, depth - 1, form) for key, one in shown]
         return "{" + ", ".join([*inner, *([f"… {rest} more keys"] if rest else [])]) + "}"
     return kind
 
 
-def _member(above: _Shape, key: str, shape: _Shape, depth: int, *, names_only: bool, most: int | None) -> str:
+def _member(above: _Shape, key: str, shape: _Shape, depth: int, form: _Form) -> str:
     name = key if _PLAIN_KEY.fullmatch(key) else f'"{key[:60]}"'
     is_container = "array" in shape.kinds or "object" in shape.kinds
-    if names_only and (not is_container or depth <= 0):
+    if form.names_only and (not is_container or depth <= 0):
         return name
     optional = "?" if above.objects > 1 and shape.seen < above.objects else ""
-    return f"{name}{optional}: {_text(shape, depth, names_only=names_only, most=most)}"
+    return f"{name}{optional}: {_text(shape, depth, form)}"

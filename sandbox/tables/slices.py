@@ -145,7 +145,7 @@ def end_of_value(data: bytes, at: int) -> int:
         at = skip_space(data, at)
         token = _TOKEN.match(data, at)
         if token is None:
-            raise NotJson(at, truncated=_is_cut(data, at))
+            raise _fault(data, at)
         first = data[at]
         if first in _CLOSE:
             if not closers or closers.pop() != first or not (may_close or not wants_value):
@@ -168,7 +168,8 @@ def end_of_value(data: bytes, at: int) -> int:
         elif first in (_COMMA, _COLON):
             raise NotJson(at, truncated=False)
         elif first != _QUOTE and _PART_OF_WORD.match(data, token.end()):
-            raise NotJson(at, truncated=_BEGUN_NUMBER.fullmatch(data, token.end()) is not None)
+            is_cut = _BEGUN_NUMBER.fullmatch(data, token.end()) is not None
+            raise NotJson(len(data) if is_cut else at, truncated=is_cut)
         else:
             at, wants_value, may_close = token.end(), False, False
         if not closers and not wants_value:
@@ -179,7 +180,7 @@ def _after_key(data: bytes, at: int) -> int:
     at = skip_space(data, at)
     key = STRING.match(data, at)
     if key is None:
-        raise NotJson(at, truncated=_is_cut(data, at))
+        raise _fault(data, at)
     at = skip_space(data, key.end())
     if data[at : at + 1] != b":":
         raise NotJson(at, truncated=at == len(data))
@@ -193,11 +194,12 @@ _BEGUN_NUMBER = re.compile(rb"\.|(?:\.[0-9]++)?[eE][+-]?")
 _WORDS = (b"true", b"false", b"null", b"NaN", b"Infinity", b"-Infinity")
 
 
-def _is_cut(data: bytes, at: int) -> bool:
-    """Whether what stands at ``at`` is the beginning of something that would be right."""
-    if at == len(data) or data[at:] == b"-" or _BEGUN_STRING.match(data, at):
-        return True
-    return len(data) - at < 9 and any(word.startswith(data[at:]) for word in _WORDS)
+def _fault(data: bytes, at: int) -> NotJson:
+    """What is wrong at ``at``: nothing but the end, if what stands there is the beginning of something right."""
+    rest = data[at : at + 9]
+    is_cut = at == len(data) or (at + len(rest) == len(data) and any(word.startswith(rest) for word in _WORDS))
+    is_cut = is_cut or _BEGUN_STRING.match(data, at) is not None
+    return NotJson(len(data) if is_cut else at, truncated=is_cut)
 
 
 def _spans(data: bytes, at: int) -> Iterator[tuple[bytes, int, int]]:

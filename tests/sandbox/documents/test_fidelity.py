@@ -287,7 +287,7 @@ def test_rows_beyond_a_sheet_go_to_numbered_sheets_with_the_header_again(
 def test_sheet_names_become_valid_and_unique(tmp_path: Path) -> None:
     wanted = ["&", "History", "a/b:c", "x" * 40, "x" * 40 + "y", "'quoted'", "", "Data", "DATA", "it's", "😀" * 20]
     target = io.BytesIO()
-    made = [Sheet(name, ["n"], iter([[(b"1",)]])) for name in wanted]
+    made = [Sheet(name, ["n"], [[(b"1",)]]) for name in wanted]
     write_workbook(target, made, source_bytes=1)
     names = openpyxl.load_workbook(io.BytesIO(target.getvalue())).sheetnames
     assert names == [name for sheet in made for name in sheet.sheet_names]
