@@ -1,10 +1,10 @@
 """The files of one workspace on disk. A file appears whole, by rename, or not at all."""
 
+import fcntl
 import os
 import re
 import secrets
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -14,7 +14,6 @@ from sandbox.workspace.paths import Segments, name_of
 from sandbox.workspace.tree import CREATE, Entry, Tree, remove_tree
 
 _NUMBER = re.compile("[0-9]+")
-_counter_lock = threading.Lock()
 
 
 class Store:
@@ -35,22 +34,23 @@ class Store:
             self.incoming.mkdir(exist_ok=True)
 
     def next_number(self) -> int:
-        """A number never given before."""
-        with _counter_lock:
-            number = self._last_number() + 1
-            new = self._counter.with_suffix(".new")
-            new.write_text(str(number))
-            new.replace(self._counter)
+        """A number never given before, also by another service on the same folder."""
+        with self._counter.open("a+") as counter:
+            fcntl.flock(counter, fcntl.LOCK_EX)
+            counter.seek(0)
+            try:
+                last = int(counter.read() or 0)
+            except ValueError:
+                last = 0
+            number = (last or self._highest_number()) + 1
+            counter.truncate(0)
+            counter.write(str(number))
             return number
 
-    def _last_number(self) -> int:
-        try:
-            return int(self._counter.read_text())
-        except FileNotFoundError:
-            return 0
-        except ValueError:  # a machine that lost its power may have lost it; the names tell
-            names = [name for folder in self._own_folders for name in os.listdir(self.files / folder)]  # noqa: PTH208
-            return max((int(found[0]) for name in names if (found := _NUMBER.match(name))), default=0)
+    def _highest_number(self) -> int:
+        """In the names of files: for a counter that lost its content with the machine's power."""
+        names = [name for folder in self._own_folders for name in os.listdir(self.files / folder)]  # noqa: PTH208
+        return max((int(found[0]) for name in names if (found := _NUMBER.match(name))), default=0)
 
     def entries(self, *, leave_out: frozenset[bytes] = frozenset()) -> list[Entry]:
         """Everything below ``files/``, sorted by path, but for what is in the top folders ``leave_out``."""
