@@ -62,7 +62,7 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings) -> None:
     async def spill(workspace: str, request: Request) -> Spill:
         """Save a tool's result if it is long; gives what to hand to the model."""
         body = await read_body(request, settings.max_spill_bytes, "SPILLBOX_MAX_SPILL_BYTES")
-        given = _spill_request(body)
+        given = spill_request(body)
         return await box.spill(workspace, **given)
 
     @router.get(f"{place}/attachments", tags=["attachments"])
@@ -104,7 +104,7 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings) -> None:
         return Response(f'{about},"rows":{found.rows}}}', media_type="application/json")
 
 
-def _spill_request(body: bytes) -> dict[str, Any]:
+def spill_request(body: bytes) -> dict[str, Any]:
     """The arguments of `Toolbox.spill`. The body is cut, not parsed, so that no literal of a result is changed."""
     try:
         require_json(body)

@@ -50,7 +50,7 @@ async def checking(
     it needs, while the script runs.
     """
     needed = tuple(dict.fromkeys(_CHECKED_WITH[name] for name in libraries if name in _CHECKED_WITH))
-    limits = _program_limits(workspace, output_text_bytes=MIB)
+    limits = program_limits(workspace, output_text_bytes=MIB)
     job = Job(
         script_path=f"{PROGRAMS}/check.py", limits=limits, libraries=needed or OFFICE_LIBRARIES, keeps_outputs=False,
         tool="check",
@@ -98,7 +98,7 @@ def _first_that_fit(paths: Sequence[str]) -> list[str]:
     return fitting
 
 
-def _program_limits(workspace: Workspace, *, output_text_bytes: int) -> Limits:
+def program_limits(workspace: Workspace, *, output_text_bytes: int) -> Limits:
     """The service's limits, with time of their own: the clock of a jail that waits runs from its start."""
     seconds = workspace.limits.wall_seconds + _PROGRAM_SECONDS
     return workspace.limits.model_copy(
@@ -124,7 +124,7 @@ def _results(
 
 async def text_of(runtime: Runtime, workspace: Workspace, path: str, *, run_id: str) -> str:
     """The text of an office document by lines; raises `BadRequest` if it can't be opened."""
-    limits = _program_limits(workspace, output_text_bytes=_MAX_TEXT_BYTES)
+    limits = program_limits(workspace, output_text_bytes=_MAX_TEXT_BYTES)
     job = Job(
         script_path=f"{PROGRAMS}/office_text.py",
         limits=limits,

@@ -279,7 +279,8 @@ def _name_the_cell(rows: list[tuple[Cell, ...]], sheet: Sheet, before: int) -> T
             units = _units(plain_text(cell) or "")
             if units > MAX_CELL_UNITS:
                 return TooLarge(
-                    f"The cell in data row {number:,}, column {name!a}, has {units:,} characters; Excel holds {MAX_CELL_UNITS:,}. "
+                    f"The cell in data row {number:,}, column {name!a}, has {units:,} characters; Excel holds "
+                    f"{MAX_CELL_UNITS:,}. "
                     "Leave the column out with columns, shorten it in the query, or build a CSV, which holds any."
                 )
     raise AssertionError("no cell is too long")  # the caller met one
@@ -303,7 +304,8 @@ def _range(columns: int, rows: int) -> str:
 
 
 def _free_name(wanted: str, number: int, taken: set[str]) -> str:
-    """A name that Excel takes, and that no other sheet has in any spelling; with a number from the second part of a table on."""
+    """A name that Excel takes, and that no other sheet has in any spelling; with a number from the second part of a "
+    "table on."""
     base = _UNFIT_FOR_A_NAME.sub("_", without_lone_surrogates(wanted)).strip("'").strip() or "Sheet"
     if base.casefold() == "history":  # Excel keeps this name for itself
         base += "_"

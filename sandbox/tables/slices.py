@@ -77,7 +77,7 @@ def elements(array: Slice) -> list[Slice]:
         return list(_raws.decode(array))
     except REFUSED:
         data = bytes(array)
-        return [data[start:end] for _, start, end in _spans(data, skip_space(data, 0))]
+        return [data[start:end] for _, start, end in _spans(data, b"[")]
 
 
 def members(thing: Slice) -> list[Member]:
@@ -89,8 +89,7 @@ def members(thing: Slice) -> list[Member]:
         by_key = None
     if by_key is not None and (found := _lined_up(data, by_key)) is not None:
         return found
-    start = skip_space(data, 0)
-    return [Member(key, data[begin:end]) for key, begin, end in _spans(data, start)]
+    return [Member(key, data[start:end]) for key, start, end in _spans(data, b"{")]
 
 
 def _lined_up(data: bytes, by_key: dict[str, Raw]) -> list[Member] | None:
@@ -202,11 +201,12 @@ def _fault(data: bytes, at: int) -> NotJson:
     return NotJson(len(data) if is_cut else at, truncated=is_cut)
 
 
-def _spans(data: bytes, at: int) -> Iterator[tuple[bytes, int, int]]:
-    """Key as written (empty in an array), start and end of what a container at ``at`` holds; raises `NotJson`."""
-    is_object = data[at : at + 1] == b"{"
-    if not is_object and data[at : at + 1] != b"[":
+def _spans(data: bytes, opener: bytes) -> Iterator[tuple[bytes, int, int]]:
+    """Key as written (empty in an array), start and end of what a container holds; raises `NotJson`, for another kind too."""
+    at = skip_space(data, 0)
+    if data[at : at + 1] != opener:
         raise NotJson(at, truncated=at == len(data))
+    is_object = opener == b"{"
     closer = b"}" if is_object else b"]"
     at = skip_space(data, at + 1)
     if data[at : at + 1] == closer:

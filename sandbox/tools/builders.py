@@ -1,20 +1,24 @@
 """The tools that build CSV and Excel files straight from a saved result, by its path."""
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, Field, model_validator
 
+from sandbox.documents.check import format_of
 from sandbox.documents.delimited import BOM, lines_of
 from sandbox.documents.excel import MAX_CELL_UNITS, MAX_ROWS, Sheet, write_workbook
+from sandbox.documents.workbook import ROWS_AT, rows_of_workbook
 from sandbox.documents.written import Tally
 from sandbox.errors import InvalidArguments
 from sandbox.tables.select import Selected, Selection
-from sandbox.tables.source import open_source
+from sandbox.tables.source import OpenFile, open_source
 from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
-from sandbox.workspace import name_of, segments_of
+from sandbox.workspace import Workspace, name_of, segments_of
 
 _CONDITIONS = frozenset(
     {"where", "filter", "filters", "condition", "conditions", "query", "having", "distinct", "join"}
@@ -46,11 +50,13 @@ class TableInput(ToolInput):
     """Which rows and columns of a source."""
 
     source: Annotated[
-        str, Field(description="Path of JSON rows, NDJSON or CSV, such as results/0007-list_issues.json.")
+        str, Field(description="Path of JSON rows, NDJSON, CSV or xlsx, such as results/0007-list_issues.json.")
     ]
     rows_at: Annotated[
         str | None,
-        Field(description="Where in the JSON document the rows are, such as $.issues; not needed for saved results."),
+        Field(
+            description="Where in a JSON document the rows are, such as $.issues; known of saved results. Of a workbook: the sheet."
+        ),
     ] = None
     columns: Annotated[
         list[ColumnInput] | None, Field(min_length=1, description="Which columns, in this order; all if not given.")
@@ -152,8 +158,8 @@ async def build_csv(call: Call, given: BuildCsvInput) -> BuildCsvOutput:
     """Write a CSV file."""
     _require_extension(given.output, ".csv", ".tsv", ".txt")
 
-    def work() -> BuildCsvOutput:
-        selected = select(call, given)
+    def work(readable: Readable) -> BuildCsvOutput:
+        selected = select(call.workspace, given, readable)
         tally = Tally()
 
         def fill(file: IO[bytes]) -> None:
@@ -164,20 +170,19 @@ async def build_csv(call: Call, given: BuildCsvInput) -> BuildCsvOutput:
                 call.progress(rows_written=selected.rows_written)
 
         change = call.workspace.build(given.output, fill)
-        table = _built(given, selected, tally, [])
-        return BuildCsvOutput(**table.model_dump(), **change.model_dump())
+        return BuildCsvOutput(**_built(given, selected, tally).model_dump(), **change.model_dump())
 
-    async with call.queue.place(call.workspace.id):
-        return await asyncio.to_thread(work)
+    async with call.queue.place(call.workspace.id), reading(call, given) as readable:
+        return await asyncio.to_thread(work, readable)
 
 
 async def build_excel(call: Call, given: BuildExcelInput) -> BuildExcelOutput:
     """Write a workbook."""
     _require_extension(given.output, ".xlsx")
 
-    def work() -> BuildExcelOutput:
-        selections = [select(call, sheet) for sheet in given.sheets]
-        sheets = [_sheet(one, selected) for one, selected in zip(given.sheets, selections, strict=True)]
+    def work(sources: list[Readable]) -> BuildExcelOutput:
+        tables = [select(call.workspace, one, source) for one, source in zip(given.sheets, sources, strict=True)]
+        sheets = [_sheet(one, selected) for one, selected in zip(given.sheets, tables, strict=True)]
         size = sum(call.workspace.size(one.source) for one in given.sheets)
 
         def fill(file: IO[bytes]) -> None:
@@ -186,12 +191,13 @@ async def build_excel(call: Call, given: BuildExcelInput) -> BuildExcelOutput:
         change = call.workspace.build(given.output, fill)
         built = [
             _built(one, selected, sheet.tally, sheet.sheet_names)
-            for one, selected, sheet in zip(given.sheets, selections, sheets, strict=True)
+            for one, selected, sheet in zip(given.sheets, tables, sheets, strict=True)
         ]
         return BuildExcelOutput(tables=built, **change.model_dump())
 
-    async with call.queue.place(call.workspace.id):
-        return await asyncio.to_thread(work)
+    async with call.queue.place(call.workspace.id), AsyncExitStack() as stack:
+        sources = [await stack.enter_async_context(reading(call, one)) for one in given.sheets]
+        return await asyncio.to_thread(work, sources)
 
 
 def _require_extension(path: str, *extensions: str) -> None:
@@ -199,13 +205,33 @@ def _require_extension(path: str, *extensions: str) -> None:
         raise InvalidArguments(f"output is to end in {' or '.join(extensions)}, so that people's programs open it.")
 
 
-def select(call: Call, given: TableInput) -> Selected:
-    """The rows and columns of a source that are asked for."""
+class Readable(NamedTuple):
+    """A source that can be opened as what it is, or as what it was turned into."""
+
+    open_file: OpenFile
+    path: str
+    rows_at: str | None
+
+
+@asynccontextmanager
+async def reading(call: Call, given: TableInput) -> AsyncIterator[Readable]:
+    """The source of a table: a workbook is read in a jail first; the place of a saved result's rows is known."""
+    if format_of(given.source) == "xlsx":
+        async with rows_of_workbook(
+            call.runtime, call.workspace, given.source, given.rows_at, run_id=call.id
+        ) as open_file:
+            yield Readable(open_file, "rows.json", ROWS_AT)
+        return
     rows_at = given.rows_at
     if rows_at is None:
-        known = call.catalog.find_saved(call.workspace.id, name_of(segments_of(given.source)))
+        name = name_of(segments_of(given.source))
+        known = await asyncio.to_thread(call.catalog.find_saved, call.workspace.id, name)
         rows_at = known.rows_at if known is not None else None
-    source = open_source(lambda: call.workspace.open_file(given.source), path=given.source, rows_at=rows_at)
+    yield Readable(lambda: call.workspace.open_file(given.source), given.source, rows_at)
+
+
+def select(workspace: Workspace, given: TableInput, readable: Readable) -> Selected:
+    """The rows and columns of a source that are asked for."""
     selection = Selection(
         columns=tuple(column.name for column in given.columns) if given.columns else None,
         sort_by=given.sort_by,
@@ -213,7 +239,8 @@ def select(call: Call, given: TableInput) -> Selected:
         start=given.start,
         count=given.count,
     )
-    return Selected(source, selection, spool_folder=call.workspace.spool_folder)
+    source = open_source(readable.open_file, path=readable.path, rows_at=readable.rows_at)
+    return Selected(source, selection, spool_folder=workspace.spool_folder)
 
 
 def _sheet(given: SheetInput, selected: Selected) -> Sheet:
@@ -232,10 +259,10 @@ def _name_of_source(path: str) -> str:
     return rest if dash and number.isdecimal() and rest else stem
 
 
-def _built(given: TableInput, selected: Selected, tally: Tally, sheets: list[str]) -> BuiltTable:
+def _built(given: TableInput, selected: Selected, tally: Tally, sheets: Sequence[str] = ()) -> BuiltTable:
     return BuiltTable(
         source=given.source, rows_written=selected.rows_written, rows_total=selected.rows_total,
-        columns=given.headers(selected.names), duplicate_keys=selected.source.duplicate_keys, sheets=sheets, **asdict(tally),
+        columns=given.headers(selected.names), duplicate_keys=selected.source.duplicate_keys, sheets=list(sheets), **asdict(tally),
     )  # fmt: skip
 
 

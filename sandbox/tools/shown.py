@@ -11,14 +11,16 @@ from pydantic import BaseModel, Field, model_validator
 from sandbox.catalog import ShownTable
 from sandbox.errors import InvalidArguments, TooLarge
 from sandbox.tables.cells import Cell, LiteralFloat
-from sandbox.tools.builders import TableInput, select
+from sandbox.tools.builders import Readable, TableInput, reading, select
 from sandbox.tools.files import PathField
 from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
+from sandbox.workspace import Workspace
 
 MAX_SHOWN_ROWS = 2000
 _FIRST_ROWS = 5
 _MAX_TABLE_BYTES = 8 << 20
 _MAX_FIRST_CHARACTERS = 4000
+_OF_SOURCE = {"source", "rows_at", "sort_by", "descending", "start", "count"}
 
 
 class AttachFileInput(ToolInput):
@@ -87,7 +89,14 @@ class ShowTableOutput(BaseModel):
 
 async def show_table(call: Call, given: ShowTableInput) -> ShowTableOutput:
     """Keep a table for the user's screen."""
-    columns, rows = await asyncio.to_thread(_table, call, given)
+    if given.rows is not None:
+        columns, rows = _given_table(given.rows, given.columns)
+    else:
+        chosen: dict[str, Any] = given.model_dump(include=_OF_SOURCE)
+        names = None if given.columns is None else [{"name": name} for name in given.columns]
+        table_input = TableInput.model_validate({**chosen, "columns": names})
+        async with reading(call, table_input) as readable:
+            columns, rows = await asyncio.to_thread(_read, call.workspace, table_input, readable)
     encoded = [_row_json(row) for row in rows]
     text = "[" + ",\n".join(encoded) + "]"
     if len(text.encode()) > _MAX_TABLE_BYTES:
@@ -108,16 +117,17 @@ async def show_table(call: Call, given: ShowTableInput) -> ShowTableOutput:
     )  # fmt: skip
 
 
-def _table(call: Call, given: ShowTableInput) -> tuple[list[str], list[tuple[Cell, ...]]]:
-    if given.rows is not None:
-        _require_few(len(given.rows))
-        columns = given.columns or list(dict.fromkeys(name for row in given.rows for name in row))
-        return columns, [
-            tuple(_given_cell(row[name]) if name in row else None for name in columns) for row in given.rows
-        ]
-    chosen: dict[str, Any] = given.model_dump(include={"source", "rows_at", "sort_by", "descending", "start", "count"})
-    columns_of = None if given.columns is None else [{"name": name} for name in given.columns]
-    selected = select(call, TableInput.model_validate({**chosen, "columns": columns_of}))
+Table = tuple[list[str], list[tuple[Cell, ...]]]
+
+
+def _given_table(rows: list[dict[str, Any]], columns: list[str] | None) -> Table:
+    _require_few(len(rows))
+    names = columns or list(dict.fromkeys(name for row in rows for name in row))
+    return names, [tuple(_given_cell(row[name]) if name in row else None for name in names) for row in rows]
+
+
+def _read(workspace: Workspace, given: TableInput, readable: Readable) -> Table:
+    selected = select(workspace, given, readable)
     rows: list[tuple[Cell, ...]] = []
     for some in selected.runs():
         rows += some

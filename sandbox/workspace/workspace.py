@@ -89,11 +89,18 @@ class Workspaces:
     @contextmanager
     def scratch(self) -> Iterator["Workspace"]:
         """A workspace of no conversation, gone at the end of the ``with``."""
-        folder = self.root / _SCRATCH / secrets.token_hex(8)
-        try:
-            yield self._at(folder)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+        with scratch_in(self.root, self._at) as made:
+            yield made
+
+
+@contextmanager
+def scratch_in(root: Path, at: Callable[[Path], "Workspace"]) -> Iterator["Workspace"]:
+    """A workspace in a folder of its own below ``root``, gone at the end of the ``with``."""
+    folder = root / _SCRATCH / secrets.token_hex(8)
+    try:
+        yield at(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Workspace:
@@ -102,6 +109,7 @@ class Workspace:
     def __init__(self, folder: Path, limits: Limits, *, disk: Disk, expired_at: ExpiredAt) -> None:
         self.id = folder.name
         self.limits = limits
+        self._root = folder.parent
         self._disk = disk
         self._expired_at = expired_at
         self._store = Store(folder, own_folders=(*READ_ONLY_FOLDERS, "scripts"))
@@ -285,6 +293,14 @@ class Workspace:
         return FileChange(path=name_of(segments), bytes=size or 0, change="deleted")
 
     # A run
+
+    @contextmanager
+    def scratch(self) -> Iterator["Workspace"]:
+        """Another workspace with the same limits, gone at the end of the ``with``."""
+        with scratch_in(
+            self._root, lambda folder: Workspace(folder, self.limits, disk=self._disk, expired_at=self._expired_at)
+        ) as made:
+            yield made
 
     def copy_in(self, guest_fd: int, identity: Identity, *, only: Iterable[str] | None = None) -> Manifest:
         """Copy the files that a guest may write into the empty tmpfs at ``guest_fd``; see `transfer`."""

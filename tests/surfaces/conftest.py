@@ -5,16 +5,19 @@ import json
 import socket
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 import uvicorn
+from pydantic import BaseModel
 
 from api.app import create_app, links_of
+from api.results import spill_request
 from api.settings import Settings
 from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
@@ -65,28 +68,47 @@ def http(base_url: str) -> Iterator[httpx.Client]:
         yield client
 
 
+@dataclass
+class Surface:
+    """One way to call the service."""
+
+    call: CallTool
+    spill: Callable[[str, str], Coroutine[Any, Any, dict[str, Any]]]
+    """Workspace, and the JSON text of a request to spill; the answer."""
+
+
 @pytest.fixture(params=["http", "library"])
-async def call_tool(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: Path) -> AsyncIterator[CallTool]:
-    """Call a tool over one surface."""
+async def surface(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: Path) -> AsyncIterator[Surface]:
+    """Every surface in turn."""
     if request.param == "http":
         with serving(root, tmp_path) as url:
             async with httpx.AsyncClient(base_url=url, timeout=60) as client:
 
-                async def over_http(tool: str, workspace: str, arguments: dict[str, Any]) -> dict[str, Any]:
-                    answer = await client.post(
-                        f"/v1/workspaces/{workspace}/tools/{tool}", content=json.dumps(arguments)
-                    )
+                async def post(path: str, content: str) -> dict[str, Any]:
+                    answer = await client.post(path, content=content)
                     body: dict[str, Any] = answer.json()
                     return body
 
-                yield over_http
+                yield Surface(
+                    call=lambda tool, w, arguments: post(f"/v1/workspaces/{w}/tools/{tool}", json.dumps(arguments)),
+                    spill=lambda w, content: post(f"/v1/workspaces/{w}/spills", content),
+                )
     else:
         async with make_toolbox(root, tmp_path) as box:
 
-            async def in_process(tool: str, workspace: str, arguments: dict[str, Any]) -> dict[str, Any]:
+            async def in_process(work: Callable[[], Awaitable[BaseModel]]) -> dict[str, Any]:
                 try:
-                    return (await box.call(tool, workspace, arguments)).model_dump(mode="json")
+                    return (await work()).model_dump(mode="json")
                 except SpillboxError as fault:
                     return {"code": fault.code, "detail": str(fault)}
 
-            yield in_process
+            yield Surface(
+                call=lambda tool, w, arguments: in_process(lambda: box.call(tool, w, arguments)),
+                spill=lambda w, content: in_process(lambda: box.spill(w, **spill_request(content.encode()))),
+            )
+
+
+@pytest.fixture
+def call_tool(surface: Surface) -> CallTool:
+    """Call a tool over one surface."""
+    return surface.call
