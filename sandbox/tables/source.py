@@ -196,7 +196,7 @@ class JsonSource(_JsonSource):
             try:
                 self._enter(window, self.place.keys)
                 window.expect(b"[")
-                if window.next_byte() != b"[":
+                if window.next_byte() not in (b"[", b"]"):
                     return
             except NotJson:
                 return  # reading the rows will say it
