@@ -21,6 +21,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import bench_data
 from bench_contenders import Bare, Contender, Docker, Library, Service, service
 from bench_report import chart, markdown, table
 
@@ -44,6 +45,7 @@ def main() -> int:
     parser.add_argument("--readme", type=Path, help="write them between the marks in this file")
     arguments = parser.parse_args()
     figures = measure(arguments.data_dir / "guest-root", arguments.rounds, arguments.seconds)
+    figures["data"] = bench_data.measure()
     print(table(figures))
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")

@@ -33,6 +33,11 @@ def table(figures: dict[str, Any]) -> str:
         )
     starts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in figures["start seconds"].items())
     lines.append(f"from the start of the service to the answer of a first run: {starts}")
+    lines.append("")
+    data = figures["data"]
+    for name, one in data["measured"].items():
+        ratio = f"{data['ratios'][name]:>7.2f} x {data['against'][name]}" if name in data["ratios"] else ""
+        lines.append(f"{name:<30}{one['seconds']:>8.3f} s{one['peak_mib']:>7} MiB {ratio}")
     return "\n".join(lines)
 
 
@@ -90,4 +95,16 @@ def markdown(figures: dict[str, Any]) -> str:
         "",
         f"A first run is answered {starts['warm']:.1f} s after the service was started, its walls having been tried.",
     ]
+    data = figures["data"]
+    lines += [
+        "",
+        f"The data's path, over a table of {data['rows']:,} rows in {data['bytes'] / 1e6:.0f} MB of JSON (workbooks: its first "
+        f"{data['workbook_rows']:,} rows), each in a process of its own:",
+        "",
+        "| | time | peak memory | compared with |",
+        "|---|---|---|---|",
+    ]
+    for name, one in data["measured"].items():
+        against = f"{data['ratios'][name]:.2f} x `{data['against'][name]}`" if name in data["ratios"] else ""
+        lines.append(f"| `{name}` | {one['seconds']:.2f} s | {one['peak_mib']} MiB | {against} |")
     return "\n".join(lines) + "\n"

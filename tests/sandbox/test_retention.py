@@ -97,13 +97,13 @@ async def test_equal_content_is_stored_once_read_only_and_found_by_its_hash(box:
 
 
 async def test_the_quota_of_the_service_bounds_files_and_attachments(tmp_path: Path) -> None:
-    async with box_over(tmp_path, disk=Disk(tmp_path, quota_bytes=400_000)) as box:
-        await box.call("write_file", "w", {"path": "a", "content": "x" * 150_000})
+    async with box_over(tmp_path, disk=Disk(tmp_path, quota_bytes=12_000_000)) as box:
+        await box.call("write_file", "w", {"path": "a", "content": "x" * 5_000_000})
         await box.call("attach_file", "w", {"path": "a"})
         with pytest.raises(ServiceFull, match="spillbox clean"):
             await box.call("attach_file", "w", {"path": "a"})
         with pytest.raises(ServiceFull, match="spillbox clean"):
-            await box.call("write_file", "w", {"path": "b", "content": "x" * 150_000})
+            await box.call("write_file", "w", {"path": "b", "content": "x" * 5_000_000})
         assert not box.workspaces.open("w").exists("b")
         assert list((tmp_path / "attachments/incoming").iterdir()) == []
 
