@@ -6,7 +6,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo test check bench soak serve lock clean
+.PHONY: help setup demo example test check bench soak serve lock clean
 
 help: ## Show what there is to make
 	@echo "Spillbox: sandboxed Python runs and exact office documents for AI agents."
@@ -24,6 +24,9 @@ setup: $(STAMP) ## Install the service and build what guest scripts may use
 
 demo: setup ## Do the main job on real data and show the documents
 	@$(RUN) scripts/demo.py --data-dir "$(DATA_DIR)"
+
+example: setup ## Count what a model writes for 321 rows, with Spillbox and without
+	@$(RUN) scripts/example.py --data-dir "$(DATA_DIR)"
 
 test: setup ## Run all tests
 	@SPILLBOX_DATA_DIR="$(DATA_DIR)" $(RUN) -m pytest

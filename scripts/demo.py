@@ -1,12 +1,14 @@
 """The demo: what an agent does with Spillbox, over HTTP, on real data. `make demo` runs it; it needs no network.
 
-It starts a service of its own and stops it. The ISO code lists become files of a workspace. A script that a model could
-have written, `scripts/demo/build_report.py`, is put beside them once, run by path, broken on purpose, mended, and run
-again. The documents that it builds are then read back by other code than wrote them, and each value is compared with the
-source. The exit status is 0 only if everything went as said and no value differs.
+It starts a service of its own and stops it. The ISO code lists come as results of tools, and spill to files of a workspace. A
+script that a model could have written, `scripts/demo/build_report.py`, is put beside them once, run by path, broken on
+purpose, mended, and run again. The documents that it builds are then read back by other code than wrote them, and each value
+is compared with the source. Then the builders make a workbook and a CSV file of the same rows, without a script. The exit
+status is 0 only if everything went as said and no value differs.
 """
 
 import argparse
+import csv
 import json
 import os
 import secrets
@@ -23,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib import metadata, resources
-from io import BytesIO
+from io import BytesIO, StringIO
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ import httpx
 import python_calamine
 
 from sandbox.job import DocumentCheck, Execution, Status
+from sandbox.spills.spill import Spill
 from sandbox.tools.files import ReadFileOutput
 
 SCRIPT = Path(__file__).parent / "demo" / "build_report.py"
@@ -124,9 +127,11 @@ class Conversation:
     written_bytes: list[int] = field(default_factory=list)
     """Of the arguments of each call."""
 
-    def put(self, path: str, content: bytes) -> None:
-        """Write a file; no model is needed for that."""
-        checked(self.client.put(f"{self._place}/files/{path}", content=content))
+    def spill(self, tool: str, rows: list[Row]) -> Spill:
+        """Hand over what a tool of an MCP server gave: rows as JSON in a text block. No model is needed for that."""
+        result = {"content": [{"type": "text", "text": json.dumps(rows, ensure_ascii=False)}]}
+        response = checked(self.client.post(f"{self._place}/spills", json={"tool": tool, "result": result}))
+        return Spill.model_validate_json(response.content)
 
     def get(self, path: str) -> bytes:
         """Download a file."""
@@ -200,12 +205,6 @@ def load_lists() -> Lists:
     return lists
 
 
-def as_json_lines(rows: list[Row]) -> bytes:
-    """A JSON array, one record a line."""
-    records = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
-    return f"[\n{records}\n]\n".encode()
-
-
 # What the documents should say, and what they say
 
 
@@ -234,7 +233,7 @@ def tables_of(path: str, document: bytes) -> dict[str, Table]:
     if path.endswith(".xlsx"):
         book = python_calamine.CalamineWorkbook.from_filelike(BytesIO(document))
         sheets: dict[str, Table] = {name: book.get_sheet_by_name(name).to_python() for name in book.sheet_names}
-        return {**sheets, "Summary": sheets["Summary"][1:]}
+        return {**sheets, "Summary": sheets["Summary"][1:]} if "Summary" in sheets else sheets
     with zipfile.ZipFile(BytesIO(document)) as archive:
         if path.endswith(".docx"):
             return {"table": cell_texts(archive.read("word/document.xml"))[1:]}
@@ -292,15 +291,17 @@ def say_marked(mark: str, text: str) -> None:
         say(f"   {mark} {line}".rstrip())
 
 
-def put_data(conversation: Conversation, lists: Lists) -> int:
-    """Write the lists into the workspace; gives how many bytes they are."""
-    total = 0
+def spill_data(conversation: Conversation, lists: Lists) -> tuple[dict[str, str], int]:
+    """Hand the lists to the service as results of tools; gives the path of each, and how many bytes they are."""
+    paths, total = {}, 0
     for name, rows in lists.items():
-        content = as_json_lines(rows)
-        conversation.put(f"data/{name}.json", content)
-        say(f"   data/{name + '.json':<20}{len(rows):>6,} rows{len(content):>12,} bytes")
-        total += len(content)
-    return total
+        spill = conversation.spill(name, rows)
+        if spill.path is None or spill.rows != len(rows):
+            raise DemoFailed(f"{name} did not spill: {spill}")
+        say(f"   {spill.path:<34}{spill.rows:>6,} rows{spill.bytes:>12,} bytes")
+        paths[name] = spill.path
+        total += spill.bytes
+    return paths, total
 
 
 def run(conversation: Conversation, *, expecting: Status) -> Execution:
@@ -356,6 +357,32 @@ def check_documents(conversation: Conversation, lists: Lists, checks: Sequence[D
     say(f"   In all {values:,} values, {len(differences)} differ. {hard_values(lists)}")
 
 
+def build_and_attach(conversation: Conversation, lists: Lists, paths: dict[str, str]) -> None:
+    """Build a workbook and a CSV file, attach them, and compare what is downloaded; raises `DemoFailed` if it differs."""
+    sheets = [{"source": path, "sheet": name} for name, path in paths.items()]
+    conversation.call("build_excel", sheets=sheets, output="lists.xlsx")
+    conversation.call("build_csv", source=paths["languages"], output="languages.csv", sort_by="name")
+    expected: dict[str, Table] = {
+        name: [list(rows[0]), *([value or "" for value in row.values()] for row in rows)]
+        for name, rows in lists.items()
+    }
+    head, *rows = expected["languages"]
+    by_name = sorted(rows, key=lambda row: str(row[head.index("name")]))
+    documents: dict[str, dict[str, Table]] = {"lists.xlsx": expected, "languages.csv": {"table": [head, *by_name]}}
+    for path, tables in documents.items():
+        attached = json.loads(conversation.call("attach_file", path=path))
+        content = checked(conversation.client.get(attached["url"])).content
+        if path.endswith(".csv"):
+            found: dict[str, Table] = {"table": list(csv.reader(StringIO(content.decode("utf-8-sig"), newline="")))}
+        else:
+            found = tables_of(path, content)
+        compared = compare(path, tables, found)
+        say(f"   {path:<14}{attached['bytes']:>9,} bytes at {attached['url'].partition('?')[0]}")
+        say(f"      {compared.values:,} values compared with the source, {len(compared.differences):,} differ")
+        if compared.differences:
+            raise DemoFailed("\n".join(compared.differences[:10]))
+
+
 def contents(check: DocumentCheck) -> str:
     """What the service found in a document."""
     if check.sheets is not None:
@@ -386,8 +413,9 @@ def tell(client: httpx.Client, data_dir: Path) -> None:
     """The whole story, in a fresh workspace."""
     conversation = Conversation(client, f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
     lists = load_lists()
-    say(f"Rows of pycountry {metadata.version('pycountry')}, as files of the workspace {conversation.workspace}")
-    data_bytes = put_data(conversation, lists)
+    say(f"Results of three tools, spilled to files of the workspace {conversation.workspace}")
+    say(f"   (rows of pycountry {metadata.version('pycountry')})")
+    paths, data_bytes = spill_data(conversation, lists)
 
     script = SCRIPT.read_text(encoding="utf-8")
     say(f"\n1. write_file {SCRIPT_PATH}, {len(script.encode()):,} bytes, once; then run_python by its path")
@@ -400,10 +428,16 @@ def tell(client: httpx.Client, data_dir: Path) -> None:
     say("\n4. The documents, as the service found them, and as other code than wrote them reads them back")
     check_documents(conversation, lists, last.documents, data_dir / "workspaces" / conversation.workspace / "files")
 
+    say("\n5. The same rows without a script: build_excel and build_csv from the paths, attach_file, download")
+    before = sum(conversation.written_bytes)
+    build_and_attach(conversation, lists, paths)
+    building = sum(conversation.written_bytes) - before
+
     say("\nWhat a model writes for this")
     say(f"   {write_bytes:>9,} bytes   the script, once: arguments of write_file")
     say(f"   {run_bytes:>9,} bytes   a run of it, over these rows or tomorrow's: arguments of run_python")
     say(f"   {sum(mending):>9,} bytes   steps 2 and 3, {len(mending)} calls")
+    say(f"   {building:>9,} bytes   step 5, 4 calls")
     times = data_bytes / sum(conversation.written_bytes)
     say(f"   {data_bytes:>9,} bytes   the rows, {times:.0f} times all of that: they stay in their files")
 

@@ -1,6 +1,6 @@
 """Builds a Word report, slides and a workbook on the ISO codes: the script that a model writes in the demo.
 
-It runs in the sandbox. The rows are files under data/, read by path: none is in this text, so none was typed.
+It runs in the sandbox. The rows are results of tools, in files under results/: none is in this text, so none was typed.
 """
 
 import json
@@ -31,7 +31,8 @@ BLUE, GRAY, WHITE = "1F4E79", "333333", "FFFFFF"
 
 
 def load(name):
-    return json.loads(Path(f"data/{name}.json").read_text(encoding="utf-8"))
+    (path,) = Path("results").glob(f"*-{name}.json")
+    return json.loads(path.read_text(encoding="utf-8"))
 
 
 COUNTRIES, SUBDIVISIONS, LANGUAGES = load("countries"), load("subdivisions"), load("languages")

@@ -1,5 +1,6 @@
 """Settings are written once, and the README lists each."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ def variables(model: type[BaseModel] = Settings, prefix: str = "SPILLBOX_") -> d
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             found |= variables(inner, f"{prefix}{name.upper()}__")
         else:
-            found[f"{prefix}{name.upper()}"] = str(field.default)
+            default = sorted(field.default) if isinstance(field.default, frozenset) else field.default
+            is_plain = isinstance(default, str | int | float | Path) or default is None
+            found[f"{prefix}{name.upper()}"] = str(default) if is_plain else json.dumps(default)
     return found
 
 

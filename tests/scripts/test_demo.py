@@ -9,6 +9,10 @@ from pathlib import Path
 from sandbox.guest_root import GuestRoot
 
 PROJECT = Path(__file__).parents[2]
+sys.path.insert(0, str(PROJECT / "scripts"))
+
+import bench_data  # noqa: E402  beside the scripts
+import example  # noqa: E402
 
 
 def test_the_demo_builds_breaks_mends_and_finds_every_value_as_it_was(root: GuestRoot, tmp_path: Path) -> None:
@@ -18,10 +22,11 @@ def test_the_demo_builds_breaks_mends_and_finds_every_value_as_it_was(root: Gues
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     compared = re.findall(r"([\d,]+) values compared with the source, (\d+) differ", done.stdout)
-    assert len(compared) == 3
+    assert len(compared) == 5
     assert all(int(values.replace(",", "")) > 50 and differ == "0" for values, differ in compared)
     assert "KeyError: 'alpha3'" in done.stdout
     assert len(list(tmp_path.glob("workspaces/*/files/reports/*"))) == 3
+    assert len([file for file in tmp_path.glob("attachments/*/*") if file.is_file()]) == 2
 
 
 def test_the_benchmark_measures_everything_and_loses_no_run(root: GuestRoot, tmp_path: Path) -> None:
@@ -41,5 +46,16 @@ def test_the_benchmark_measures_everything_and_loses_no_run(root: GuestRoot, tmp
         for counts in contenders.values()
         for one in counts.values()
     )
+    assert set(figures["data"]["ratios"]) == set(bench_data.WANTED)
     assert figures["memory"]["plain"]["spare_jails"] > 0
     assert (tmp_path / "chart.svg").read_text().startswith("<?xml")
+
+
+def test_the_readme_says_of_the_321_rows_what_the_example_computes(root: GuestRoot, tmp_path: Path) -> None:
+    (tmp_path / "guest-root").symlink_to(root.path.resolve())
+    done = subprocess.run(
+        [sys.executable, "scripts/example.py", "--data-dir", str(tmp_path)], cwd=PROJECT, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    assert "| 0 of 3,864 |" in done.stdout
+    readme = (PROJECT / "README.md").read_text()
+    assert readme.partition(example.MARK)[2].partition(example.END_MARK)[0] == done.stdout
