@@ -38,7 +38,7 @@ class SpillRequest(BaseModel):
     is_error: bool = False
     surface: Surface = Field("agent", description="For whom it is; results become files where the settings say so.")
     client: str | None = Field(None, description="Name of the client, for which the settings may have other sizes.")
-    inline_bytes: int | None = Field(None, ge=0, description="Up to this the answer has the result itself.")
+    is_mcp: bool = Field(False, description="Whether it goes to an MCP client, which gets less of it in the answer.")
 
 
 _SPILL_SCHEMA = SpillRequest.model_json_schema()
@@ -133,7 +133,7 @@ def spill_request(body: bytes) -> dict[str, Any]:
         is_error=given.is_error,
         **{name: member.value for name, member in large.items()},
     )
-    return {"received": received, "surface": given.surface, "client": given.client, "inline_bytes": given.inline_bytes}
+    return {"received": received, "surface": given.surface, "client": given.client, "is_mcp": given.is_mcp}
 
 
 def _is_given(name: str, member: Member) -> bool:

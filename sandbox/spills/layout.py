@@ -139,12 +139,14 @@ def _laid(value: Slice, depth: int) -> Iterator[bytes]:
         if not inner:
             yield b"[]"
             return
-        has_breaks = b"\n" in data or b"\r" in data
         separator = b"[\n"
         left = iter(inner)
         while batch := list(islice(left, _ELEMENTS_AT_ONCE)):
             yield separator
-            yield b",\n".join([_one_line(bytes(element)) for element in batch] if has_breaks else batch)
+            joined = b",\n".join(batch)
+            if joined.count(b"\n") >= len(batch) or b"\r" in joined:
+                joined = b",\n".join([_one_line(bytes(element)) for element in batch])
+            yield joined
             separator = b",\n"
         yield b"\n" + b"  " * depth + b"]"
 

@@ -5,12 +5,13 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
 from sandbox.errors import ServiceFull
 from sandbox.job import Value
+from sandbox.spills.encode import encoded
 from sandbox.spills.layout import Laid, lay_out
 from sandbox.spills.shape import shape_of
 from sandbox.spills.shorten import MAX_SHORT_CHARACTERS, full_text, shortened
@@ -23,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 Surface = Literal["agent", "client", "workflow", "sandbox"]
 
+_CONTINUING = bytes(range(0x80, 0xC0))
+_CHEAP = b" abcdefghijklmnopqrstuvwxyz"
 _MAX_TOOL_CHARACTERS = 60
 _PREVIEW_ROWS, _PREVIEW_LINE, _PREVIEW_TEXT = 3, 400, 1200
 _EXTENSIONS = {
@@ -41,7 +44,7 @@ class SpillSettings(Value):
     inline_bytes: int = Field(
         16_384, ge=0, description="Up to this a saved result is also in the answer; over it an envelope."
     )
-    mcp_inline_characters: int = Field(8000, ge=0, description="The same for MCP clients, in characters.")
+    mcp_inline_bytes: int = Field(8000, ge=0, description="The same for MCP clients, which have less room.")
     inline_bytes_by_client: dict[str, int] = Field(
         {}, description="Other values of inline_bytes, by the name of the client."
     )
@@ -106,15 +109,32 @@ class Received:
     hint: str | None = None
     is_error: bool = False
 
+    @classmethod
+    def of(cls, tool: str, value: Any, *, hint: str | None = None, is_error: bool = False) -> Self:
+        """Of what a tool of a program gave: a text, or whatever JSON can say, decimals, dates and ids as they are written.
+
+        Raises `InvalidArguments` for what it can't.
+        """
+        return cls(
+            tool, content=value if isinstance(value, str | bytes) else encoded(value), hint=hint, is_error=is_error
+        )
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it has."""
+        given = self.content if self.result is None else self.result
+        return len(given) if isinstance(given, str) else memoryview(given or b"").nbytes
+
 
 def estimate_tokens(text: str) -> int:
-    """How many tokens a text may cost a model, rather too many: half of its ASCII characters, and all bytes of the others.
+    """How many tokens a text may cost a model, rather too many: half of its small letters and spaces, and all other bytes.
 
-    Tokens of common models are four ASCII characters of prose, two to three of JSON, and never more than the bytes.
+    Tokenizers of common models make a token of about four letters of prose, of one to three digits, capitals or signs, and
+    never more tokens than there are bytes.
     """
-    characters = len(text)
-    ascii_ = characters if text.isascii() else sum(character < "\x80" for character in text)
-    return ascii_ // 2 + (len(text.encode("utf-8", "replace")) - ascii_) + 1
+    data = text.encode("utf-8", "replace")
+    others = len(data.translate(None, delete=_CHEAP))
+    return (len(data) - others) // 2 + others + 1
 
 
 class Spiller:
@@ -128,47 +148,55 @@ class Spiller:
 
     def spill(
         self, workspace: Workspace, received: Received, *, surface: Surface = "agent", client: str | None = None,
-        inline_bytes: int | None = None,
+        is_mcp: bool = False,
     ) -> Spill:  # fmt: skip
         """Save a result if it is long, and say what to hand to the model. Where saving fails, the result is in the answer.
+
+        ``client`` and ``is_mcp`` say who gets it, and so how much of it stands in the answer itself.
 
         Raises nothing for a full or broken disk: a failed spill is a warning, never a failed call.
         """
         raw, unwrapped = _take(received)
+        characters = characters_in(raw)
         if surface not in self.settings.surfaces:
-            return _as_it_is(received, raw, unwrapped, len(raw))
+            return _as_it_is(received, raw.decode("utf-8", "replace"), unwrapped, characters)
         if unwrapped.is_error:
             return self._error(workspace, received, raw)
         body = unwrapped.body or b""
-        if len(raw) <= self.settings.over_characters and not unwrapped.blobs:
-            return _as_it_is(received, body.decode("utf-8", "replace"), unwrapped, len(raw))
-        if inline_bytes is None:
-            inline_bytes = self.settings.inline_bytes_by_client.get(client or "", self.settings.inline_bytes)
+        if characters <= self.settings.over_characters and not unwrapped.blobs:
+            return _as_it_is(received, body.decode("utf-8", "replace"), unwrapped, characters)
+        usual = self.settings.mcp_inline_bytes if is_mcp else self.settings.inline_bytes
+        inline_bytes = self.settings.inline_bytes_by_client.get(client or "", usual)
         try:
             return self._save(workspace, received, raw, unwrapped, inline_bytes)
         except (OSError, ServiceFull) as fault:
             warning = f"The result could not be saved as a file: {fault}. Work from the result itself."
             _log.warning("a result of %s in the workspace %s: %s", received.tool, workspace.id, warning)
-            text, missing = self._capped(body.decode("utf-8", "replace") or raw)
-            unsaved = _as_it_is(received, text, unwrapped, len(raw))
+            text, missing = self._capped((body or raw).decode("utf-8", "replace"))
+            unsaved = _as_it_is(received, text, unwrapped, characters)
             return unsaved.model_copy(update={"missing_characters": missing, "warnings": (warning,)})
 
     def _save(
-        self, workspace: Workspace, received: Received, raw: str, unwrapped: Unwrapped, inline_bytes: int
+        self, workspace: Workspace, received: Received, raw: bytes, unwrapped: Unwrapped, inline_bytes: int
     ) -> Spill:
         main, *rest = _files_of(received, raw, unwrapped)
         laid, is_text = main.laid, unwrapped.body is not None
         name = tool_name(received.tool)
         path = workspace.write_own("results", f"-{name}.{main.extension}", laid.chunks)
-        also = []
+        also: list[SavedFile] = []
+        notes = laid.notes
         for file in rest:
-            beside = workspace.write_own("results", f"-{name}.{file.extension}", file.laid.chunks)
-            also.append(SavedFile(path=beside, bytes=workspace.size(beside), what=file.what))
+            try:
+                beside = workspace.write_own("results", f"-{name}.{file.extension}", file.laid.chunks)
+            except (OSError, ServiceFull) as fault:
+                notes += (f"Not saved: {file.what}: {fault}.",)
+            else:
+                also.append(SavedFile(path=beside, bytes=workspace.size(beside), what=file.what))
         shape = preview = None
         saved = Spill(
-            spilled=True, text="", path=path, format=laid.format, bytes=workspace.size(path), characters=len(raw), rows=laid.rows,
-            columns=laid.columns, rows_at=laid.rows_at, complete=laid.complete, hint=received.hint, inline=False,
-            next_call=_next_call(path, laid) if is_text else None, also=tuple(also), unwrapped=unwrapped.trail, warnings=laid.notes,
+            spilled=True, text="", path=path, format=laid.format, bytes=workspace.size(path), characters=characters_in(raw),
+            rows=laid.rows, columns=laid.columns, rows_at=laid.rows_at, complete=laid.complete, hint=received.hint, inline=False,
+            next_call=_next_call(path, laid) if is_text else None, also=tuple(also), unwrapped=unwrapped.trail, warnings=notes,
         )  # fmt: skip
         if is_text and saved.bytes <= inline_bytes:
             text = f"{_about(saved)}\n{workspace.read_bytes(path).decode('utf-8', 'replace')}"
@@ -180,12 +208,12 @@ class Spiller:
             preview = _preview(workspace, path, laid)
         saved = saved.model_copy(update={"shape": shape, "preview": preview})
         text, _ = self._capped(_envelope(saved), whole_at=path)
-        return saved.model_copy(update={"text": text, "missing_characters": len(raw)})
+        return saved.model_copy(update={"text": text, "missing_characters": saved.characters})
 
-    def _error(self, workspace: Workspace, received: Received, raw: str) -> Spill:
+    def _error(self, workspace: Workspace, received: Received, raw: bytes) -> Spill:
         """The full text in a file, a short message with the line of the exception, and still an error."""
-        whole = raw if received.result is None else full_text(received.result)
-        content = whole.encode("utf-8", "replace")
+        content = raw if received.result is None else full_text(received.result).encode("utf-8", "replace")
+        whole = content.decode("utf-8", "replace")
         warnings: tuple[str, ...] = ()
         text, path = shortened(whole), None
         try:
@@ -196,8 +224,8 @@ class Spiller:
             _log.warning("an error of %s in the workspace %s: %s", received.tool, workspace.id, warnings[0])
         missing = max(0, len(whole) - MAX_SHORT_CHARACTERS)
         return Spill(
-            spilled=path is not None, text=text, is_error=True, path=path, format="text", bytes=len(content), characters=len(raw),
-            inline=missing == 0, missing_characters=missing, hint=received.hint, warnings=warnings,
+            spilled=path is not None, text=text, is_error=True, path=path, format="text", bytes=len(content),
+            characters=characters_in(raw), inline=missing == 0, missing_characters=missing, hint=received.hint, warnings=warnings,
         )  # fmt: skip
 
     def _capped(self, text: str, *, whole_at: str | None = None) -> tuple[str, int]:
@@ -228,21 +256,25 @@ def tool_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.-]+", "_", name).strip("._-")[:_MAX_TOOL_CHARACTERS] or "tool"
 
 
-def _take(received: Received) -> tuple[str, Unwrapped]:
-    """The result as text, as it was received, and what is inside of it."""
+def characters_in(text: bytes) -> int:
+    """Characters of a text in UTF-8: all bytes but those that go on with one."""
+    return len(text) if text.isascii() else len(text.translate(None, delete=_CONTINUING))
+
+
+def _take(received: Received) -> tuple[bytes, Unwrapped]:
+    """The result as it was received, a text in UTF-8, and what is inside of it."""
+    content = received.content
     if received.result is not None:
-        raw = bytes(received.result).decode("utf-8", "replace")
-        unwrapped = unwrap_result(received.result)
-    elif isinstance(received.content, str) or bytes(received.content or b"")[:1] == b'"':
-        raw = received.content if isinstance(received.content, str) else text_of(received.content or b"")
-        unwrapped = unwrap_text(raw)
+        raw, unwrapped = bytes(received.result), unwrap_result(received.result)
+    elif isinstance(content, str) or bytes(content or b"")[:1] == b'"':
+        text = content if isinstance(content, str) else text_of(content or b"")
+        raw, unwrapped = without_lone_surrogates(text).encode(), unwrap_text(text)
     else:
-        data = bytes(received.content or b"null")
-        raw = data.decode("utf-8", "replace")
+        raw = bytes(content or b"null")
         try:
-            unwrapped = unwrap_json(data)
+            unwrapped = unwrap_json(raw)
         except NotJson:
-            unwrapped = unwrap_text(raw)
+            unwrapped = unwrap_text(raw.decode("utf-8", "replace"))
     if received.is_error and not unwrapped.is_error:
         unwrapped = replace(unwrapped, is_error=True)
     return raw, unwrapped
@@ -262,7 +294,7 @@ class _File:
     what: str = ""
 
 
-def _files_of(received: Received, raw: str, unwrapped: Unwrapped) -> list[_File]:
+def _files_of(received: Received, raw: bytes, unwrapped: Unwrapped) -> list[_File]:
     """What is written: the result first, then what is kept beside it."""
     blobs = [
         _File(Laid(_extension(blob), (blob.content,)), _extension(blob), f"a file in it, {blob.media_type}")
@@ -273,15 +305,15 @@ def _files_of(received: Received, raw: str, unwrapped: Unwrapped) -> list[_File]
         laid = lay_out(unwrapped.body)
         files = [_File(laid, laid.extension), *blobs]
     if unwrapped.beside:
-        files.append(_text_file(unwrapped.beside, "text.txt", "the text beside it"))
+        files.append(_text_file(unwrapped.beside.encode("utf-8", "replace"), "text.txt", "the text beside it"))
     if unwrapped.is_heuristic:
         extension = "received.txt" if received.result is None else "received.json"
         files.append(_text_file(raw, extension, "the result as it was received"))
     return files
 
 
-def _text_file(text: str, extension: str, what: str) -> _File:
-    return _File(Laid("text", (text.encode("utf-8", "replace"),)), extension, what)
+def _text_file(text: bytes, extension: str, what: str) -> _File:
+    return _File(Laid("text", (text,)), extension, what)
 
 
 def _about(spill: Spill) -> str:

@@ -11,7 +11,17 @@ import re
 from dataclasses import dataclass, field, replace
 
 from sandbox.tables.cells import without_lone_surrogates
-from sandbox.tables.slices import Member, NotJson, Slice, elements, end_of_value, members, require_json, text_of
+from sandbox.tables.slices import (
+    Member,
+    NotJson,
+    Slice,
+    elements,
+    end_of_value,
+    members,
+    require_json,
+    skip_space,
+    text_of,
+)
 
 _MAX_NESTED = 4
 _MAX_COMPARED_BYTES = 16 << 20
@@ -192,18 +202,17 @@ def _is_block_list(data: bytes) -> bool:
     """Whether a value is a list of content blocks; an empty list is."""
     if data[:1] != b"[":
         return False
-    try:
-        for element in elements(data):
-            kind = (
-                next((m.value for m in members(element) if m.raw_key == b'"type"'), b"")
-                if bytes(element)[:1] == b"{"
-                else b""
-            )
-            if bytes(kind)[1:-1].decode("ascii", "replace") not in _BLOCKS:
-                return False
-    except NotJson:
+    start = skip_space(data, 1)
+    if data[start : start + 1] == b"{" and not _is_block(data[start : end_of_value(data, start)]):
+        return False  # so that a large table is not cut for nothing
+    return all(map(_is_block, elements(data)))
+
+
+def _is_block(element: Slice) -> bool:
+    if bytes(element)[:1] != b"{":
         return False
-    return True
+    kind = next((bytes(member.value) for member in members(element) if member.raw_key == b'"type"'), b"")
+    return kind[1:-1].decode("ascii", "replace") in _BLOCKS
 
 
 def _result(inner: list[Member], depth: int) -> Unwrapped:

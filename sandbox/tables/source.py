@@ -4,6 +4,7 @@ A source is read anew for each pass, in memory that does not grow with it, so th
 """
 
 import csv
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,7 @@ from sandbox.tables.stream import PIECE_BYTES, Window, lines, pieces
 
 Format = Literal["json", "ndjson", "csv", "tsv"]
 
+_UNFIT_FOR_A_FIELD = re.compile('["\\\\\x00-\x1f]')
 _ROWS_OF_A_RUN = 10_000
 _MAX_SEARCHED_BYTES = 512 << 20
 
@@ -127,7 +129,8 @@ class _JsonSource(Source):
         except REFUSED:
             records = [self._record(element) for element in elements(piece)]
         else:
-            self._uniform = self._uniform or (_Uniform(tuple(records[0])) if records and records[0] else None)
+            if records and self._uniform is None:
+                self._uniform = _Uniform(tuple(records[0]))
             if not self._is_counted:
                 self._look_for_duplicates(piece, map(dict.values, records), sum(map(len, records)))
         for columns, same in groupby(records, key=tuple):
@@ -176,6 +179,9 @@ class _Uniform:
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self.columns = columns
+        self._decoder: msgspec.json.Decoder[Any] | None = None
+        if not columns or any(_UNFIT_FOR_A_FIELD.search(column) for column in columns):
+            return  # msgspec has no fields of such names
         names = {f"f{index}": column for index, column in enumerate(columns)}
         record = msgspec.defstruct(
             "Record", [(name, Raw) for name in names], rename=names, forbid_unknown_fields=True, gc=False
@@ -184,6 +190,8 @@ class _Uniform:
 
     def read(self, piece: bytes) -> list[tuple[Raw, ...]] | None:
         """The rows of an array of records; None if one has other keys, or is no record."""
+        if self._decoder is None:
+            return None
         try:
             return list(map(msgspec.structs.astuple, self._decoder.decode(piece)))
         except REFUSED:

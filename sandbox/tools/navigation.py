@@ -49,14 +49,16 @@ class ExtractOutput(BaseModel):
 async def extract_json_path(call: Call, given: ExtractInput) -> ExtractOutput:
     """A part of a JSON document, by a path."""
 
+    size = await asyncio.to_thread(call.workspace.size, given.path)
+    if size > _MAX_DOCUMENT_BYTES:
+        raise TooLarge(f"{given.path} has {size:,} bytes; paths are followed in at most {_MAX_DOCUMENT_BYTES:,}.")
+
     def work() -> extract.Extract:
-        size = call.workspace.size(given.path)
-        if size > _MAX_DOCUMENT_BYTES:
-            raise TooLarge(f"{given.path} has {size:,} bytes; paths are followed in at most {_MAX_DOCUMENT_BYTES:,}.")
         document = call.workspace.read_bytes(given.path, max_bytes=_MAX_DOCUMENT_BYTES)
         return extract.extract(document, given.expression, max_items=given.max_items, max_depth=given.max_depth)
 
-    found = await asyncio.to_thread(work)
+    async with call.queue.memory(size):
+        found = await asyncio.to_thread(work)
     return ExtractOutput(
         path=given.path, text=found.text, total=found.total, returned=found.returned, missing=found.missing,
         cut=[CutPart(at=one.at, what=one.what) for one in found.cut],

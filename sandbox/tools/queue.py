@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from weakref import WeakValueDictionary
 
 from sandbox.errors import Busy
+
+_LARGE_BYTES = 16 << 20
 
 
 class Queue:
@@ -17,6 +19,7 @@ class Queue:
 
     def __init__(self, *, slots: int, length: int) -> None:
         self._slots = asyncio.Semaphore(slots)
+        self._large = asyncio.Semaphore(1)
         self._room = slots + length
         self._inside = 0
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -38,6 +41,10 @@ class Queue:
         with self._let_in():
             async with self.turn(workspace_id), self._slots:
                 yield
+
+    def memory(self, size_bytes: int) -> AbstractAsyncContextManager[object]:
+        """For work without a jail that holds several times ``size_bytes`` in memory: if they are many, one at a time."""
+        return self._large if size_bytes > _LARGE_BYTES else nullcontext()
 
     @contextmanager
     def _let_in(self) -> Iterator[None]:

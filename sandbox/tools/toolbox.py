@@ -156,7 +156,7 @@ class Toolbox:
 
     async def spill(
         self, workspace_id: str, received: Received, *, surface: Surface = "agent", client: str | None = None,
-        inline_bytes: int | None = None,
+        is_mcp: bool = False,
     ) -> Spill:  # fmt: skip
         """Save a tool's result if it is long; gives what to hand to the model. See `Spiller.spill`.
 
@@ -166,9 +166,7 @@ class Toolbox:
 
         def work() -> Spill:
             try:
-                spill = self.spiller.spill(
-                    workspace, received, surface=surface, client=client, inline_bytes=inline_bytes
-                )
+                spill = self.spiller.spill(workspace, received, surface=surface, client=client, is_mcp=is_mcp)
             except NotJson as fault:
                 raise InvalidArguments(f"result is not a raw MCP tool result: {fault}.") from None
             now = datetime.now(UTC)
@@ -179,7 +177,8 @@ class Toolbox:
                     self.catalog.add_saved(workspace.id, info)
             return spill
 
-        return await asyncio.to_thread(work)
+        async with self.queue.memory(received.size):
+            return await asyncio.to_thread(work)
 
     async def clean(self) -> Cleaned:
         """Remove saved results and errors whose time is over, and what crashes left."""

@@ -31,7 +31,7 @@ def spill(
     **more: Any,
 ) -> Spill:
     given = content if isinstance(content, str | bytes) else json.dumps(content).encode()
-    where = {key: more.pop(key) for key in ("surface", "client", "inline_bytes") if key in more}
+    where = {key: more.pop(key) for key in ("surface", "client", "is_mcp") if key in more}
     return Spiller(settings or SpillSettings()).spill(workspace, Received(tool, content=given, **more), **where)
 
 
@@ -100,7 +100,8 @@ def test_up_to_the_inline_size_the_answer_has_the_result_itself(workspace: Works
     about, _, rest = one.text.partition("\n")
     assert about.startswith("Saved as results/0001-list_issues.json: json, ")
     assert json.loads(rest) == small
-    assert not spill(workspace, small, inline_bytes=100).inline
+    assert (spill(workspace, small[:8]).inline, spill(workspace, ISSUES[:30], is_mcp=True).inline) == (True, False)
+    assert not spill(workspace, small, settings=SpillSettings(inline_bytes=100)).inline
     settings = SpillSettings(inline_bytes_by_client={"small-model": 100})
     assert not spill(workspace, small, settings=settings, client="small-model").inline
     assert spill(workspace, small, settings=settings, client="other").inline
