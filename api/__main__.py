@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 import uvloop
 from pydantic import ValidationError
+from pydantic_settings import SettingsError
 
 from api.app import create_app, prove, toolbox_of
 from api.auth import UnsafeBinding, require_safe_binding
@@ -48,6 +49,9 @@ def main(argv: list[str] | None = None) -> int:
         for error in fault.errors():
             name = "__".join(str(part) for part in error["loc"]).upper()
             print(f"The setting SPILLBOX_{name} is not right: {error['msg']}.", file=sys.stderr)
+        return _EXIT_USAGE
+    except SettingsError as fault:
+        print(f"A setting is not right: {fault}. Lists and maps are written as JSON.", file=sys.stderr)
         return _EXIT_USAGE
     except KeyboardInterrupt:
         return _EXIT_INTERRUPTED

@@ -73,7 +73,7 @@ def toolbox_of(settings: Settings, *, runtime: RuntimeName | None = None) -> Too
 
 def links_of(settings: Settings) -> Links:
     """Signs links for users, if there is a key."""
-    return Links(settings.api_key, seconds=settings.link_seconds)
+    return Links(settings.api_key, seconds=settings.link_seconds, public_url=settings.public_url)
 
 
 async def _clean_now_and_then(box: Toolbox, hours: float) -> None:

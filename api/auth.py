@@ -44,19 +44,21 @@ class Guard:
         if is_open or self._links.allow(scope["method"], scope["path"], scope["query_string"]):
             await self._app(scope, receive, send)
             return
-        problem = self._refusal(Headers(scope=scope))
+        problem = self._refusal(Headers(scope=scope), is_link=b"signature=" in scope["query_string"])
         if problem is None:
             await self._app(scope, receive, send)
         else:
             headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else None
             await response_of(problem, headers)(scope, receive, send)
 
-    def _refusal(self, headers: Headers) -> Problem | None:
+    def _refusal(self, headers: Headers, *, is_link: bool) -> Problem | None:
         if self._key is not None:
             scheme, _, given = headers.get("authorization", "").partition(" ")
             if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._key):
                 return None
             detail = "This service needs a key: send the header `Authorization: Bearer <key>`."
+            if is_link:
+                detail = "This link's time is over, or it was changed. Ask for a new one."
             return Problem(title="Unauthorized", status=401, code="unauthorized", detail=detail)
         origin = headers.get("origin")
         names = [_host_name(f"//{headers.get('host', '')}"), *([] if origin is None else [_host_name(origin)])]

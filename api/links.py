@@ -13,7 +13,8 @@ _SIGNED_PARTS = ("attachments", "tables")
 class Links:
     """Signs and checks links to attachments and tables; without a key nothing needs a signature."""
 
-    def __init__(self, api_key: SecretStr | None, *, seconds: int) -> None:
+    def __init__(self, api_key: SecretStr | None, *, seconds: int, public_url: str = "") -> None:
+        self._public_url = public_url.rstrip("/")
         # A key of its own, so that a link never tells anything of the API key.
         self._key = api_key and hmac.digest(api_key.get_secret_value().encode(), b"spillbox links", "sha256")
         self._seconds = seconds
@@ -21,9 +22,9 @@ class Links:
     def sign(self, path: str) -> str:
         """The path with when it ends and its signature."""
         if not self._key:
-            return path
+            return f"{self._public_url}{path}"
         expires = int(time.time()) + self._seconds
-        return f"{path}?expires={expires}&signature={self._signature(path, expires)}"
+        return f"{self._public_url}{path}?expires={expires}&signature={self._signature(path, expires)}"
 
     def allow(self, method: str, path: str, query: bytes) -> bool:
         """Whether a request is one that was signed, and still in time."""

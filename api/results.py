@@ -5,15 +5,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import HTMLResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, ValidationError
 
 from api.bodies import OpenFileResponse, read_body
 from api.settings import Settings
 from sandbox.catalog import Attachment, ShownTable
 from sandbox.errors import InvalidArguments
 from sandbox.spills.spill import Received, Spill, Surface
-from sandbox.tables.cells import plain_text
+from sandbox.tables.cells import plain_text, quoted
 from sandbox.tables.slices import Member, NotJson, elements, members, require_json
+from sandbox.tools.arguments import readable
 from sandbox.tools.toolbox import Toolbox
 
 _PAGE = """<!doctype html>
@@ -116,7 +117,7 @@ def spill_request(body: bytes) -> dict[str, Any]:
     unknown = set(inner) - set(SpillRequest.model_fields)
     if unknown:
         raise InvalidArguments(
-            f"There is no field {min(unknown)[:60]!a}. There are: {', '.join(SpillRequest.model_fields)}."
+            f"There is no field {quoted(min(unknown))}. There are: {', '.join(SpillRequest.model_fields)}."
         )
     large = {name: inner.pop(name) for name in ("content", "result") if name in inner and _is_given(name, inner[name])}
     if len(large) != 1:
@@ -125,8 +126,8 @@ def spill_request(body: bytes) -> dict[str, Any]:
     text = b"{" + b",".join(member.raw_key + b":" + bytes(member.value) for member in inner.values()) + b"}"
     try:
         given = SpillRequest.model_validate_json(text)
-    except ValueError as fault:
-        raise InvalidArguments(f"The arguments do not fit: {fault}") from None
+    except ValidationError as fault:
+        raise InvalidArguments(readable("a spill", SpillRequest, fault)) from None
     received = Received(
         tool=given.tool,
         hint=given.hint,

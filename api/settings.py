@@ -41,6 +41,9 @@ class Settings(BaseSettings):
     disk_bytes: int | None = Field(
         None, ge=MIB, description="The most that the whole data folder may hold; no quota if not set."
     )
+    public_url: str = Field(
+        "", description="What users reach the service by, such as https://spillbox.example.org; put before links."
+    )
     link_seconds: int = Field(86_400, ge=60, description="How long a signed download link works, where a key is set.")
     limits: Limits = Field(
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."

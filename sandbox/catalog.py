@@ -121,7 +121,10 @@ class Catalog:
 
     def add_saved(self, workspace: str, info: SavedFileInfo) -> None:
         """Note a file that was saved."""
-        row = info.model_dump() | {"workspace": workspace, "columns": info.columns and json.dumps(info.columns)}
+        row = info.model_dump() | {
+            "workspace": workspace,
+            "columns": None if info.columns is None else json.dumps(info.columns),
+        }
         self._insert(_saved, row)
 
     def saved(self, workspace: str) -> dict[str, SavedFileInfo]:
@@ -199,7 +202,9 @@ class Catalog:
 
 
 def _saved_of(row: RowMapping) -> SavedFileInfo:
-    return SavedFileInfo.model_validate(_zoned(row) | {"columns": row["columns"] and json.loads(row["columns"])})
+    return SavedFileInfo.model_validate(
+        _zoned(row) | {"columns": None if row["columns"] is None else json.loads(row["columns"])}
+    )
 
 
 def _zoned(row: RowMapping) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape
 
 from sandbox.documents.written import Tally
 from sandbox.errors import TooLarge
-from sandbox.tables.cells import MAX_EXACT_DIGITS, Cell, is_formula_like, plain_text, without_lone_surrogates
+from sandbox.tables.cells import MAX_EXACT_DIGITS, Cell, is_formula_like, plain_text, quoted, without_lone_surrogates
 
 MAX_ROWS, MAX_COLUMNS = 1_048_576, 16_384
 MAX_CELL_UNITS = 32_767
@@ -158,6 +158,8 @@ def _write_sheet(
             raise _name_the_cell(batch, sheet, before + count) from None
         sheet.tally.cells_as_text += text.count(f' s="{_AS_TEXT}"')
         sheet.tally.formula_like_cells += text.count(f' s="{_QUOTED}"')
+        if sheet.dates:
+            sheet.tally.dates += sum(text.count(f' s="{_FIRST_DATE + index}"') for index in range(len(_DATES)))
         file.write(text.encode())
         count += len(batch)
         on_rows(before + count)
@@ -279,7 +281,7 @@ def _name_the_cell(rows: list[tuple[Cell, ...]], sheet: Sheet, before: int) -> T
             units = _units(plain_text(cell) or "")
             if units > MAX_CELL_UNITS:
                 return TooLarge(
-                    f"The cell in data row {number:,}, column {name!a}, has {units:,} characters; Excel holds "
+                    f"The cell in data row {number:,}, column {quoted(name)}, has {units:,} characters; Excel holds "
                     f"{MAX_CELL_UNITS:,}. "
                     "Leave the column out with columns, shorten it in the query, or build a CSV, which holds any."
                 )

@@ -11,5 +11,7 @@ class Tally:
     """Cells that are no strings in the source and are text in the workbook, since Excel would show something else."""
     formula_like_cells: int = 0
     """Texts that a spreadsheet which opens a CSV takes for a formula or an error."""
+    dates: int = 0
+    """Texts that became dates, since that was asked for."""
     replaced_characters: int = 0
     """Halves of surrogate pairs, written as U+FFFD."""

@@ -108,6 +108,7 @@ def find_sheet(archive, wanted):
     read(archive, "xl/_rels/workbook.xml.rels", relation)
     read(archive, "xl/workbook.xml", sheet)
     there = [(name, targets[key]) for name, key in sheets if key in targets]
+    print(json.dumps([name for name, _ in there]))
     for name, target in there:
         if wanted in (None, name):
             return name, target.lstrip("/") if target.startswith("/") else f"xl/{target}", is_1904

@@ -15,6 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from sandbox.errors import InvalidArguments, InvalidSource, NoSuchElement
+from sandbox.tables.cells import quoted
 from sandbox.tables.place import step
 from sandbox.tables.slices import REFUSED, NotJson, Slice, elements, members, require_json, skip_space, values
 
@@ -156,11 +157,16 @@ class _Search:
             for node in nodes:
                 yield from _many(node, one)
             return
+        is_any_there = False
         for node in nodes:
             child = _member(node, one) if isinstance(one, str) else _element(node, one)
+            is_any_there = is_any_there or child is not None
             if child is None and self.is_definite:
                 raise self._misses(node, depth, one)
             yield child
+        there = [node for node in nodes if node is not None]
+        if there and not is_any_there:
+            raise self._misses(there[0], depth, one)
 
     def _misses(self, node: Slice | None, depth: int, one: str | int) -> NoSuchElement:
         where = _path(self._steps[:depth])
@@ -174,23 +180,19 @@ class _Search:
             )
         if data[:1] != b"{":
             advice = f" Take its elements with [0] or [*], as in {where}[*]{step(one)}." if data[:1] == b"[" else ""
-            return NoSuchElement(f"At {where} there is {_kind(node)}, which has no key {one[:60]!a}.{advice}")
+            return NoSuchElement(f"At {where} there is {_kind(node)}, which has no key {quoted(one)}.{advice}")
         keys = [member.key for member in islice(members(data), 1000)]
         shown = [key[:_MAX_KEY_CHARACTERS] for key in keys]
         near = difflib.get_close_matches(
             one[:_MAX_KEY_CHARACTERS].casefold(), [key.casefold() for key in shown], n=3, cutoff=0.4
         )
         near_keys = [key for key in shown if key.casefold() in near][:3]
-        advice = f" Nearest: {', '.join(map(_quoted, near_keys))}." if near_keys else ""
+        advice = f" Nearest: {', '.join(map(quoted, near_keys))}." if near_keys else ""
         more = f" and {len(keys) - _MAX_NAMED_KEYS} more" if len(keys) > _MAX_NAMED_KEYS else ""
         return NoSuchElement(
-            f"At {where} there is no key {one[:60]!a}.{advice} There are: "
-            f"{', '.join(map(_quoted, shown[:_MAX_NAMED_KEYS]))}{more}."
+            f"At {where} there is no key {quoted(one)}.{advice} There are: "
+            f"{', '.join(map(quoted, shown[:_MAX_NAMED_KEYS]))}{more}."
         )
-
-
-def _quoted(key: str) -> str:
-    return json.dumps(key, ensure_ascii=False)
 
 
 def _member(node: Slice | None, key: str) -> Slice | None:
@@ -262,6 +264,7 @@ class _Renderer:
             if lines and self._left < 0:
                 break
             lines.append(text)
+        self._note(at, len(lines), len(nodes), "elements")
         text = "[\n" + ",\n".join(lines) + "\n]" if lines else "[]"
         return Extract(text, len(nodes), len(lines), missing, self._cut)
 

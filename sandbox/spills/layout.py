@@ -1,23 +1,21 @@
 """What a result is, and its lines: JSON laid out so that one record is one line, everything else as it was received."""
 
-import csv
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from io import BytesIO, StringIO
+from io import BytesIO
 from itertools import islice
 
 from sandbox.errors import InvalidSource
 from sandbox.tables.place import find_place
 from sandbox.tables.slices import NotJson, Slice, elements, members, require_json, values
-from sandbox.tables.source import DelimitedSource, JsonSource, LinesSource, Source
+from sandbox.tables.source import DelimitedSource, JsonSource, LinesSource, Source, delimiter_of
 
 _SHORT_BYTES = 100
 _ELEMENTS_AT_ONCE = 10_000
 _MAX_INDENTED = 12
 _LINE_BREAK = re.compile(rb"[ \t]*[\r\n]+[ \t]*")
-_SNIFFED_LINES, _SNIFFED_CHARACTERS = 50, 64 << 10
-_MAX_HEADER_FIELD = 100
+_SNIFFED_CHARACTERS = 64 << 10
 _BOM = "\ufeff".encode()
 _XML = re.compile(rb"<(?:\?xml|[A-Za-z_][\w.-]*(?::[\w.-]+)?(?=[\s>/]))")
 _HTML = re.compile(rb"<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
@@ -55,7 +53,7 @@ def lay_out(body: bytes) -> Laid:
     if _XML.match(start) and body.rstrip().endswith(b">"):
         return Laid("xml", (body,))
     text = body[:_SNIFFED_CHARACTERS].decode("utf-8", "replace")
-    delimiter = _delimiter(text, is_whole=len(body) <= _SNIFFED_CHARACTERS)
+    delimiter = delimiter_of(text, is_whole=len(body) <= _SNIFFED_CHARACTERS)
     if delimiter is not None:
         source = DelimitedSource(lambda: BytesIO(body), delimiter=delimiter)
         return _surveyed(source, Laid(source.format, (body,)))
@@ -154,27 +152,3 @@ def _laid(value: Slice, depth: int) -> Iterator[bytes]:
 def _one_line(data: bytes) -> bytes:
     """Without its line breaks: valid JSON has them between its tokens only."""
     return _LINE_BREAK.sub(b" ", data) if b"\n" in data or b"\r" in data else data
-
-
-# Delimited text
-
-
-def _delimiter(text: str, *, is_whole: bool) -> str | None:
-    """What separates the fields, if a text has as many in each of its first lines, under a header."""
-    lines = text.removeprefix("\ufeff").splitlines(keepends=True)[: _SNIFFED_LINES + 1]
-    if not is_whole or len(lines) > _SNIFFED_LINES:
-        lines = lines[:-1]
-    for delimiter in "\t,;|":
-        if not lines or delimiter not in lines[0]:
-            continue
-        try:
-            records = [
-                record for record in csv.reader(StringIO("".join(lines), newline=""), delimiter=delimiter) if record
-            ]
-        except csv.Error:
-            continue
-        header = records[0]
-        is_header = all(field.strip() and len(field) <= _MAX_HEADER_FIELD for field in header)
-        if is_header and len(records) > 1 and {len(record) for record in records} == {len(set(header))} != {1}:
-            return delimiter
-    return None

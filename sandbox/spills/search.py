@@ -102,7 +102,8 @@ def compiled(pattern: str, *, literal: bool, ignore_case: bool) -> Pattern:
         raise InvalidArguments(
             "pattern has a line break, and lines are searched one by one. Search for a part of one line."
         )
-    if not ignore_case and (literal or not _META & set(pattern)):
+    is_plain = literal or not _META & set(pattern)
+    if is_plain and not ignore_case and text.isascii():
         return _Literal(text)
     options = re2.Options()
     options.never_nl = options.never_capture = True
@@ -110,6 +111,8 @@ def compiled(pattern: str, *, literal: bool, ignore_case: bool) -> Pattern:
     options.case_sensitive = not ignore_case
     options.max_mem = 64 << 20
     inner = re2.escape(text) if literal else text
+    if is_plain and not text.isascii():
+        inner = b"".join(_as_written_in_json(character) for character in pattern)
     try:
         re2.compile(inner, options)  # alone, so that a parenthesis too many is an error
         return _Expression(*(re2.compile(b"(?m)(?:" + inner + b")" + rest, options) for rest in (b".*", b"")))
@@ -120,6 +123,16 @@ def compiled(pattern: str, *, literal: bool, ignore_case: bool) -> Pattern:
             f"set literal "
             "to search for the text as it is."
         ) from None
+
+
+def _as_written_in_json(character: str) -> bytes:
+    """A character as it is, or as an escape, in which many servers write letters that are not ASCII."""
+    alone = re2.escape(character.encode())
+    if character.isascii():
+        return bytes(alone)
+    units = character.encode("utf-16-be")
+    escape = "".join(f"\\\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+    return b"(?:" + bytes(alone) + b"|(?i:" + escape.encode() + b"))"
 
 
 def search(file: BinaryIO, pattern: Pattern, *, context_lines: int, offset: int, max_matches: int) -> Found:

@@ -340,10 +340,13 @@ def _envelope(spill: Spill) -> str:
         lines.append(f"Hint: {spill.hint}")
     if spill.preview:
         lines.append(f"Preview:\n{spill.preview}")
+    if spill.next_call is None:
+        lines.append("It is a file, not text: give it to the user with attach_file, or use it by its path.")
     if spill.next_call:
         arguments = json.dumps(spill.next_call.arguments, ensure_ascii=False)
         lines.append(
-            f"Read on with {spill.next_call.tool} {arguments}. To use the values, give the path; never type them."
+            f"Read on with {spill.next_call.tool} {arguments}. "
+            "To use the values, give the path to build_excel, build_csv, show_table or a script; never type them."
         )
     return "\n".join(lines)
 
@@ -367,8 +370,13 @@ def _preview(workspace: Workspace, path: str, laid: Laid) -> str:
         return "\n".join(_cut_line(line) for line in lines[:_PREVIEW_ROWS])
     if laid.rows:
         return "\n".join(_cut_line(line) for line in head.splitlines()[: _PREVIEW_ROWS + 1])
-    tail = workspace.tail(path, bytes=_PREVIEW_TEXT // 3).decode("utf-8", "replace")
-    return f"{head[:_PREVIEW_TEXT]}\n…\n{tail}"
+    if workspace.size(path) <= _PREVIEW_TEXT:
+        return head
+    first, lines = "", head.splitlines(keepends=True)
+    while lines and len(first) < _PREVIEW_TEXT:
+        first += _cut_line(lines.pop(0).rstrip("\r\n")) + "\n"
+    tail = workspace.tail(path, bytes=_PREVIEW_TEXT // 3).decode("utf-8", "ignore").rstrip()
+    return f"{first}…\n{tail}"
 
 
 def _cut_line(line: str) -> str:

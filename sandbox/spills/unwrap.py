@@ -10,6 +10,7 @@ import json
 import re
 from dataclasses import dataclass, field, replace
 
+from sandbox.errors import InvalidArguments
 from sandbox.tables.cells import without_lone_surrogates
 from sandbox.tables.slices import (
     Member,
@@ -78,8 +79,13 @@ def unwrap_text(text: str) -> Unwrapped:
 
 
 def unwrap_result(result: Slice) -> Unwrapped:
-    """Take a raw MCP tool result apart (MCP 2025-11-25, CallToolResult)."""
-    return _result(members(result), 0)
+    """Take a raw MCP tool result apart (MCP 2025-11-25, CallToolResult); raises `InvalidArguments` for what is none."""
+    inner = members(result) if bytes(result).lstrip()[:1] == b"{" else []
+    if not {"content", "structuredContent"} & {member.key for member in inner}:
+        raise InvalidArguments(
+            "result is a raw MCP tool result, an object with content or structuredContent. Give any other JSON as content."
+        )
+    return _result(inner, 0)
 
 
 def _value(data: bytes, depth: int) -> Unwrapped:

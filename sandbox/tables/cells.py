@@ -4,6 +4,7 @@ A cell is a JSON value as it stands in its source (`Slice`), a text of a source 
 nothing (`None`: a missing key, an empty field).
 """
 
+import json
 import re
 from decimal import Decimal, InvalidOperation
 from typing import Self
@@ -38,12 +39,23 @@ SortKey = tuple[int, Decimal | str]
 
 def is_canonical_number(text: str) -> bool:
     """Whether a text is a number that every program writes the same way, and that a double keeps."""
-    return _CANONICAL.fullmatch(text) is not None and sum(map(str.isdigit, text)) <= MAX_EXACT_DIGITS
+    return is_number(text) and sum(map(str.isdigit, text)) <= MAX_EXACT_DIGITS
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a decimal number, however long."""
+    return _CANONICAL.fullmatch(text) is not None
 
 
 def is_formula_like(text: str) -> bool:
     """Whether a spreadsheet that opens a CSV would take a text for a formula or an error, if it is no plain number."""
-    return _FORMULA_LIKE.match(text) is not None and _CANONICAL.fullmatch(text) is None
+    return _FORMULA_LIKE.match(text) is not None and not is_number(text)
+
+
+def quoted(text: str, most: int = 60) -> str:
+    """A name for a message, in quotation marks, cut if it is long; only what can't be shown is escaped."""
+    shown = json.dumps(text if len(text) <= most else text[:most] + "…", ensure_ascii=False)
+    return shown.encode("utf-8", "backslashreplace").decode()
 
 
 def without_lone_surrogates(text: str) -> str:
@@ -61,11 +73,16 @@ def plain_text(cell: Cell) -> str | None:
     return text_of(data) if data[:1] == b'"' else data.decode()
 
 
-def sort_key(cell: Cell) -> SortKey | None:
-    """Orders numbers by their exact value, before strings by code point, booleans, and nested values; None for nothing."""
+def sort_key(cell: Cell, *, texts_as_numbers: bool = False) -> SortKey | None:
+    """Orders numbers by their exact value, before strings by code point, booleans, and nested values; None for nothing.
+
+    ``texts_as_numbers``: texts that are numbers sort as such.
+    """
     text = plain_text(cell)
     if not text:
         return None
+    if texts_as_numbers and is_number(text):
+        return (_NUMBERS, Decimal(text))
     if cell is None or isinstance(cell, str):
         return (_STRINGS, text)
     first = bytes(cell)[:1]

@@ -81,7 +81,7 @@ def _arrays(thing: bytes, above: tuple[str, ...]) -> list[tuple[int, Place]]:
         first = _FIRST_ELEMENT.match(value)
         if first is not None and first[1] == b"{" and not (has_header and member.key in HEADER_KEYS):
             found.append((len(value), Place(keys, _inside(value))))
-        elif first is not None and first[1] == b"[" and has_header:
+        elif first is not None and first[1] == b"[" and (has_header or _has_header_row(value, first.start(1))):
             found.append((len(value), Place(keys)))
     return found
 
@@ -97,6 +97,16 @@ def _inside(array: bytes) -> str | None:
     if "_source" in names:
         return "_source"
     return "node" if "node" in names and len(wrapper) <= 2 else None
+
+
+def _has_header_row(array: bytes, start: int) -> bool:
+    return header_row(array[start : end_of_value(array, start)]) is not None
+
+
+def header_row(row: bytes) -> list[str] | None:
+    """The names of columns, if a row of a table of arrays has nothing but them: several texts, none empty, none twice."""
+    names = names_in(row) if all(bytes(cell)[:1] == b'"' for cell in elements(row)) else None
+    return names if names and len(set(names)) == len(names) > 1 and all(names) else None
 
 
 def names_in(header: Slice) -> list[str] | None:

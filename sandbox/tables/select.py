@@ -8,7 +8,7 @@ from operator import itemgetter
 from pathlib import Path
 
 from sandbox.errors import InvalidSource
-from sandbox.tables.cells import Cell
+from sandbox.tables.cells import Cell, quoted
 from sandbox.tables.sort import Sorter
 from sandbox.tables.source import Run, Source
 
@@ -16,7 +16,7 @@ Rows = list[tuple[Cell, ...]]
 Picker = Callable[[Rows], Rows]
 
 _MAX_PICKERS = 1000
-_MAX_NAMES, _MAX_NAME = 50, 60
+_MAX_NAMES = 50
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Selection:
     columns: tuple[str, ...] | None = None
     sort_by: str | None = None
     descending: bool = False
+    sort_texts_as_numbers: bool = False
     start: int = 0
     count: int | None = None
 
@@ -39,6 +40,7 @@ class Selected:
         self._spool_folder = spool_folder
         self._seen: dict[str, None] = {}
         self.rows_total = self.rows_written = 0
+        self.notes: list[str] = []
         self.names = list(selection.columns or ())
         """Of the columns."""
         if selection.columns is None or source.has_header:
@@ -90,11 +92,16 @@ class Selected:
 
     def _sorted(self) -> Iterator[Rows]:
         name = self._selection.sort_by or ""
-        with Sorter(self._spool_folder) as sorter:
+        with Sorter(self._spool_folder, texts_as_numbers=self._selection.sort_texts_as_numbers) as sorter:
             for run, picked in self._picked():
                 index = run.columns.index(name) if name in run.columns else None
                 for row, wanted in zip(run.rows, picked, strict=True):
                     sorter.add(None if index is None else row[index], wanted)
+            if sorter.are_numbers_as_texts():
+                self.notes.append(
+                    f"The values of {quoted(name)} are numbers written as texts, and sorted as texts: 9 comes after 10. "
+                    "Set sort_as to numbers to sort by value."
+                )
             yield from sorter.rows(descending=self._selection.descending)
 
     def _require_columns(self, rows: int) -> None:
@@ -103,15 +110,16 @@ class Selected:
         unknown = [name for name in wanted if name not in self._seen]
         if unknown and (rows or self._seen):
             near = difflib.get_close_matches(unknown[0][:100], [n[:100] for n in self._seen][:500], n=3, cutoff=0.5)
-            advice = f"Did you mean {', '.join(map(ascii, near))}? " if near else ""
+            advice = f"Did you mean {', '.join(map(quoted, near))}? " if near else ""
+            outer = unknown[0].partition(".")[0]
+            if outer != unknown[0] and outer in self._seen:
+                advice = f"Columns are whole members: {quoted(outer)} is one, and a script can take its parts out. "
             raise InvalidSource(
-                f"There is no column {unknown[0][:100]!a} in the source. {advice}There are: {listed(self._seen)}."
+                f"There is no column {quoted(unknown[0])} in the source. {advice}There are: {listed(self._seen)}."
             )
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a message: the first of very many, each of them cut if it is long."""
-    shown = [
-        ascii(name if len(name) <= _MAX_NAME else name[:_MAX_NAME] + "…") for name in islice(names, _MAX_NAMES + 1)
-    ]
+    """Names for a message: the first of very many."""
+    shown = list(map(quoted, islice(names, _MAX_NAMES + 1)))
     return ", ".join(shown[:_MAX_NAMES]) + (", …" if len(shown) > _MAX_NAMES else "")

@@ -8,7 +8,7 @@ from typing import Self
 
 import msgspec
 
-from sandbox.tables.cells import Cell, SortKey, sort_key
+from sandbox.tables.cells import Cell, SortKey, is_number, sort_key
 
 _ROWS_AT_ONCE = 1000
 
@@ -19,7 +19,8 @@ _decoder = msgspec.msgpack.Decoder(tuple)
 class Sorter:
     """Takes rows, then gives them sorted: stable in both directions, rows without a value last in both."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, texts_as_numbers: bool = False) -> None:
+        self._texts_as_numbers = texts_as_numbers
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  it is closed at the end of the ``with``
         self._keys: list[SortKey] = []
         self._keyed, self._without = array("q"), array("q")
@@ -33,7 +34,7 @@ class Sorter:
 
     def add(self, cell: Cell, row: tuple[Cell, ...]) -> None:
         """Take a row, to be sorted by ``cell``."""
-        key = sort_key(cell)
+        key = sort_key(cell, texts_as_numbers=self._texts_as_numbers)
         number = len(self._starts)
         if key is None:
             self._without.append(number)
@@ -43,6 +44,10 @@ class Sorter:
         self._starts.append(self._end)
         plain = [cell if cell is None or isinstance(cell, str) else bytes(cell) for cell in row]
         self._end += self._file.write(_encoder.encode(plain))
+
+    def are_numbers_as_texts(self) -> bool:
+        """Whether all keys are texts that are numbers: their order is hardly what is wanted."""
+        return bool(self._keys) and all(isinstance(text, str) and is_number(text) for _, text in self._keys)
 
     def rows(self, *, descending: bool) -> Iterator[list[tuple[Cell, ...]]]:
         """The rows in order, some at a time."""

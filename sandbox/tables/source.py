@@ -9,7 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from io import TextIOWrapper
+from io import StringIO, TextIOWrapper
 from itertools import chain, groupby, zip_longest
 from typing import Any, BinaryIO, Literal, NamedTuple
 
@@ -17,14 +17,16 @@ import msgspec
 from msgspec import Raw
 
 from sandbox.errors import InvalidSource
-from sandbox.tables.cells import Cell, is_canonical_number
-from sandbox.tables.place import HEADER_KEYS, Place, find_place, names_in, parse_place
+from sandbox.tables.cells import Cell, is_canonical_number, quoted
+from sandbox.tables.place import HEADER_KEYS, Place, find_place, header_row, names_in, parse_place
 from sandbox.tables.slices import REFUSED, NotJson, Slice, elements, members
 from sandbox.tables.stream import PIECE_BYTES, Window, lines, pieces
 
 Format = Literal["json", "ndjson", "csv", "tsv"]
 
 _UNFIT_FOR_A_FIELD = re.compile('["\\\\\x00-\x1f]')
+_SNIFFED_LINES, _SNIFFED_CHARACTERS = 50, 64 << 10
+_HEADER_NAME = re.compile(r"\S(?:[^\r\n]{0,98}\S)?")
 _ROWS_OF_A_RUN = 10_000
 _MAX_SEARCHED_BYTES = 512 << 20
 
@@ -85,6 +87,7 @@ class _JsonSource(Source):
         super().__init__(open_file)
         self._inside = inside
         self._header: list[str] | None = None
+        self._is_header_row = False
         self._is_counted = False
         self._uniform: _Uniform | None = None
 
@@ -99,22 +102,24 @@ class _JsonSource(Source):
         with self._open() as file:
             window = Window(file)
             try:
-                for at, piece in self._pieces(window):
-                    yield from self._runs_of(piece, at)
+                for number, (at, piece) in enumerate(self._pieces(window)):
+                    yield from self._runs_of(piece, at, is_first=number == 0)
             except NotJson as fault:
                 raise InvalidSource(f"The file can't be read as JSON: {fault}.") from None
         self._is_counted = True
 
-    def _runs_of(self, piece: bytes, at: int) -> Iterator[Run]:
+    def _runs_of(self, piece: bytes, at: int, *, is_first: bool) -> Iterator[Run]:
         try:
             piece.decode()
         except UnicodeDecodeError as fault:
             raise InvalidSource(f"The file is not valid UTF-8 at byte {at + fault.start:,}.") from None
         if self._header is not None:
+            rows: list[list[Raw]] | list[list[Slice]]
             try:
-                yield from self._positional(_arrays.decode(piece))
+                rows = _arrays.decode(piece)
             except REFUSED:
-                yield from self._positional([elements(element) for element in elements(piece)])
+                rows = [self._cells_of(element) for element in elements(piece)]
+            yield from self._positional(rows[1:] if is_first and self._is_header_row else rows)
             return
         if self._inside is not None:
             piece = self._without_wrappers(piece)
@@ -142,6 +147,17 @@ class _JsonSource(Source):
             names = [*header[:width], *([""] * (width - len(header)))]
             missing = (None,) * (len(header) - width)
             yield Run(tuple(names) + tuple(header[width:]), [(*row, *missing) for row in same])
+
+    def _cells_of(self, element: Slice) -> list[Slice]:
+        """The cells of a row that should be an array: of an object its values by the names, of anything else it alone."""
+        first = bytes(element)[:1]
+        if first == b"[":
+            return elements(element)
+        if first == b"{":
+            by_key = {member.key: member.value for member in members(element)}
+            known = [by_key.pop(name, b"null") for name in self._header or ()]
+            return [*known, *by_key.values()]
+        return [element]
 
     def _without_wrappers(self, piece: bytes) -> bytes:
         """The records that stand in a member of their elements; null where there is none."""
@@ -212,7 +228,7 @@ class JsonSource(_JsonSource):
         for depth, key in enumerate(keys):
             if window.next_byte() != b"{" or not window.enter(key):
                 above = Place(self.place.keys[:depth])
-                raise InvalidSource(f"There is no array at {self.place}: {above} has no key {key!a}.")
+                raise InvalidSource(f"There is no array at {self.place}: {above} has no key {quoted(key)}.")
 
     def _pieces(self, window: Window) -> Iterator[tuple[int, bytes]]:
         self._enter(window, self.place.keys)
@@ -221,27 +237,36 @@ class JsonSource(_JsonSource):
         return pieces(window)
 
     def _find_header(self) -> None:
-        """The names beside rows that are arrays."""
-        if not self.place.keys or self.place.inside is not None:
+        """The names beside rows that are arrays, or in the first of them."""
+        if self.place.inside is not None:
             return
+        try:
+            self._header, self._is_header_row = self._names()
+        except NotJson:
+            return  # reading the rows will say it
+        self.has_header = self._header is not None
+
+    def _names(self) -> tuple[list[str] | None, bool]:
+        """The names, and whether they are the first row."""
         with self._open() as file:
             window = Window(file)
-            try:
-                self._enter(window, self.place.keys)
-                window.expect(b"[")
-                if window.next_byte() not in (b"[", b"]"):
-                    return
-            except NotJson:
-                return  # reading the rows will say it
-        with self._open() as file:
-            window = Window(file)
-            self._enter(window, self.place.keys[:-1])
-            for key in window.each_key():
-                if key not in HEADER_KEYS:
-                    window.skip_value()
-                elif (names := names_in(window.take())) is not None:
-                    self._header, self.has_header = names, True
-                    return
+            self._enter(window, self.place.keys)
+            window.expect(b"[")
+            first = window.next_byte()
+            if first not in (b"[", b"]"):
+                return None, False
+            first_row = window.take() if first == b"[" else b"[]"
+        if self.place.keys:
+            with self._open() as file:
+                window = Window(file)
+                self._enter(window, self.place.keys[:-1])
+                for key in window.each_key():
+                    if key not in HEADER_KEYS or key == self.place.keys[-1]:
+                        window.skip_value()
+                    elif (names := names_in(window.take())) is not None:
+                        return names, False
+        names = header_row(first_row)
+        return names, names is not None
 
 
 class LinesSource(_JsonSource):
@@ -384,8 +409,36 @@ def _find_in(open_file: OpenFile, path: str) -> Place:
     return place
 
 
+def delimiter_of(text: str, *, is_whole: bool) -> str | None:
+    """What separates the fields of a text, if its first lines have as many each, under a header of names; None for other text."""
+    lines = text.removeprefix("\ufeff").splitlines(keepends=True)[: _SNIFFED_LINES + 1]
+    if not is_whole or len(lines) > _SNIFFED_LINES:
+        lines = lines[:-1]
+    for delimiter in "\t,;|":
+        if not lines or delimiter not in lines[0]:
+            continue
+        try:
+            records = list(csv.reader(StringIO("".join(lines), newline=""), delimiter=delimiter))
+        except csv.Error:
+            continue
+        header = records[0]
+        is_named = header[0][:1].isalpha() or header[0][:1] in ("_", "#")  # a log begins with a date
+        is_header = is_named and all(map(_HEADER_NAME.fullmatch, header)) and len(set(header)) == len(header) > 1
+        if is_header and len(records) > 1 and {len(record) for record in records} == {len(header)}:
+            return delimiter
+    return None
+
+
 def _delimiter(head: bytes, path: str) -> str:
+    """Of a file that is named or recognised as delimited text; raises `InvalidSource` for any other."""
     if path.lower().endswith(".tsv"):
         return "\t"
-    first_line = head.split(b"\n", 1)[0]
-    return max(",;\t|", key=lambda one: (first_line.count(one.encode()), one == ","))
+    text = head.decode("utf-8", "replace")
+    found = delimiter_of(text[:_SNIFFED_CHARACTERS], is_whole=len(text) <= _SNIFFED_CHARACTERS)
+    if found is None and not path.lower().endswith(".csv"):
+        raise InvalidSource(
+            f"{path} is no table: neither JSON, nor text with a header and as many fields in each line. Read it with read_file or "
+            "search_output, or make a table of it in a script."
+        )
+    first_line = text.partition("\n")[0]
+    return found or max(",;\t|", key=lambda one: (first_line.count(one), one == ","))

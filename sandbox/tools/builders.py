@@ -15,7 +15,8 @@ from sandbox.documents.excel import MAX_CELL_UNITS, MAX_ROWS, Sheet, write_workb
 from sandbox.documents.workbook import ROWS_AT, rows_of_workbook
 from sandbox.documents.written import Tally
 from sandbox.errors import InvalidArguments
-from sandbox.tables.select import Selected, Selection
+from sandbox.tables.cells import quoted
+from sandbox.tables.select import Selected, Selection, listed
 from sandbox.tables.source import OpenFile, open_source
 from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
 from sandbox.workspace import Workspace, name_of, segments_of
@@ -40,10 +41,15 @@ def _without_conditions(data: Any) -> Any:
 
 
 class ColumnInput(ToolInput):
-    """A column of a table to be built."""
+    """A column of a table to be built; a plain text is one's name."""
 
     name: Annotated[str, Field(description="As it is in the source.")]
     header: Annotated[str | None, Field(description="What stands above it; its name if not given.")] = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, data: Any) -> Any:
+        return {"name": data} if isinstance(data, str) else data
 
 
 class TableInput(ToolInput):
@@ -55,7 +61,8 @@ class TableInput(ToolInput):
     rows_at: Annotated[
         str | None,
         Field(
-            description="Where in a JSON document the rows are, such as $.issues; known of saved results. Of a workbook: the sheet."
+            description="Where in a JSON document the rows are, such as $.issues; known of saved results. Of a "
+            "workbook: the sheet."
         ),
     ] = None
     columns: Annotated[
@@ -64,6 +71,10 @@ class TableInput(ToolInput):
     sort_by: Annotated[
         str | None, Field(description="One column of the source. Numbers sort by value; empty cells come last.")
     ] = None
+    sort_as: Annotated[
+        Literal["written", "numbers"],
+        Field(description="numbers: texts that are numbers sort by their value too, as prices that came as texts."),
+    ] = "written"
     descending: bool = False
     start: Annotated[int, Field(ge=0, description="The first row wanted, counted from 0, after sorting.")] = 0
     count: Annotated[int | None, Field(ge=0, description="How many rows; all if not given.")] = None
@@ -131,6 +142,8 @@ class BuiltTable(BaseModel):
     cells_as_text: int = Field(0, description="Numbers that are text in the workbook, since Excel would show others.")
     formula_like_cells: int = Field(0, description="Texts that begin like a formula. In a workbook they are texts.")
     replaced_characters: int = Field(0, description="Halves of surrogate pairs, which became U+FFFD.")
+    dates: int = Field(0, description="Texts that became Excel dates.")
+    notes: list[str] = Field([], description="What to know of this table.")
     duplicate_keys: int = Field(0, description="Keys that are twice in a record; the last of them was taken.")
     sheets: list[str] = Field(
         [], description="Names of the sheets in the workbook; several if the rows are too many for one."
@@ -156,7 +169,7 @@ class BuildExcelOutput(BaseModel):
 
 async def build_csv(call: Call, given: BuildCsvInput) -> BuildCsvOutput:
     """Write a CSV file."""
-    _require_extension(given.output, ".csv", ".tsv", ".txt")
+    _require_extension(given.output, ".csv")
 
     def work(readable: Readable) -> BuildCsvOutput:
         selected = select(call.workspace, given, readable)
@@ -200,9 +213,9 @@ async def build_excel(call: Call, given: BuildExcelInput) -> BuildExcelOutput:
         return await asyncio.to_thread(work, sources)
 
 
-def _require_extension(path: str, *extensions: str) -> None:
-    if not path.lower().endswith(extensions):
-        raise InvalidArguments(f"output is to end in {' or '.join(extensions)}, so that people's programs open it.")
+def _require_extension(path: str, extension: str) -> None:
+    if not path.lower().endswith(extension):
+        raise InvalidArguments(f"output is to end in {extension}, so that people's programs open it.")
 
 
 class Readable(NamedTuple):
@@ -211,16 +224,18 @@ class Readable(NamedTuple):
     open_file: OpenFile
     path: str
     rows_at: str | None
+    notes: tuple[str, ...] = ()
 
 
 @asynccontextmanager
 async def reading(call: Call, given: TableInput) -> AsyncIterator[Readable]:
     """The source of a table: a workbook is read in a jail first; the place of a saved result's rows is known."""
     if format_of(given.source) == "xlsx":
-        async with rows_of_workbook(
-            call.runtime, call.workspace, given.source, given.rows_at, run_id=call.id
-        ) as open_file:
-            yield Readable(open_file, "rows.json", ROWS_AT)
+        async with rows_of_workbook(call.runtime, call.workspace, given.source, given.rows_at, run_id=call.id) as (
+            open_file,
+            note,
+        ):
+            yield Readable(open_file, "rows.json", ROWS_AT, note)
         return
     rows_at = given.rows_at
     if rows_at is None:
@@ -236,17 +251,22 @@ def select(workspace: Workspace, given: TableInput, readable: Readable) -> Selec
         columns=tuple(column.name for column in given.columns) if given.columns else None,
         sort_by=given.sort_by,
         descending=given.descending,
+        sort_texts_as_numbers=given.sort_as == "numbers",
         start=given.start,
         count=given.count,
     )
     source = open_source(readable.open_file, path=readable.path, rows_at=readable.rows_at)
-    return Selected(source, selection, spool_folder=workspace.spool_folder)
+    selected = Selected(source, selection, spool_folder=workspace.spool_folder)
+    selected.notes.extend(readable.notes)
+    return selected
 
 
 def _sheet(given: SheetInput, selected: Selected) -> Sheet:
     unknown = [name for name in given.date_columns if name not in selected.names]
     if unknown:
-        raise InvalidArguments(f"date_columns names {unknown[0][:60]!a}, which is no column of the sheet.")
+        raise InvalidArguments(
+            f"date_columns names {quoted(unknown[0])}, which is no column of the sheet. There are: {listed(selected.names)}."
+        )
     dates = frozenset(index for index, name in enumerate(selected.names) if name in given.date_columns)
     name = given.sheet if given.sheet is not None else _name_of_source(given.source)
     return Sheet(name, given.headers(selected.names), selected.runs(), dates)
@@ -262,7 +282,8 @@ def _name_of_source(path: str) -> str:
 def _built(given: TableInput, selected: Selected, tally: Tally, sheets: Sequence[str] = ()) -> BuiltTable:
     return BuiltTable(
         source=given.source, rows_written=selected.rows_written, rows_total=selected.rows_total,
-        columns=given.headers(selected.names), duplicate_keys=selected.source.duplicate_keys, sheets=list(sheets), **asdict(tally),
+        columns=given.headers(selected.names), duplicate_keys=selected.source.duplicate_keys, sheets=list(sheets),
+        notes=selected.notes, **asdict(tally),
     )  # fmt: skip
 
 

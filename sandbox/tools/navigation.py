@@ -5,13 +5,14 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from sandbox.errors import TooLarge
+from sandbox.errors import InvalidArguments, TooLarge
 from sandbox.job import MIB
 from sandbox.spills import extract, search
 from sandbox.tools.files import PathField
 from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
 
 _MAX_DOCUMENT_BYTES = 512 * MIB
+_SNIFFED_BYTES = 8192
 
 
 class ExtractInput(ToolInput):
@@ -108,6 +109,11 @@ async def search_output(call: Call, given: SearchInput) -> SearchOutput:
 
     def work() -> search.Found:
         with call.workspace.open_file(given.path) as file:
+            if b"\0" in file.read(_SNIFFED_BYTES):
+                raise InvalidArguments(
+                    f"{given.path} is a binary file: it has no lines. attach_file gives it to the user."
+                )
+            file.seek(0)
             return search.search(
                 file, pattern, context_lines=given.context_lines, offset=given.offset, max_matches=given.max_matches
             )

@@ -4,14 +4,14 @@ import asyncio
 import json
 import secrets
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
 from sandbox.catalog import ShownTable
 from sandbox.errors import InvalidArguments, TooLarge
 from sandbox.tables.cells import Cell, LiteralFloat
-from sandbox.tools.builders import Readable, TableInput, reading, select
+from sandbox.tools.builders import ColumnInput, Readable, TableInput, reading, select
 from sandbox.tools.files import PathField
 from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
 from sandbox.workspace import Workspace
@@ -20,7 +20,7 @@ MAX_SHOWN_ROWS = 2000
 _FIRST_ROWS = 5
 _MAX_TABLE_BYTES = 8 << 20
 _MAX_FIRST_CHARACTERS = 4000
-_OF_SOURCE = {"source", "rows_at", "sort_by", "descending", "start", "count"}
+_OF_SOURCE = {"source", "rows_at", "columns", "sort_by", "sort_as", "descending", "start", "count"}
 
 
 class AttachFileInput(ToolInput):
@@ -56,12 +56,13 @@ class ShowTableInput(ToolInput):
     """Arguments of show_table."""
 
     title: Annotated[str, Field(max_length=200)] = ""
-    source: Annotated[str | None, Field(description="Path of JSON rows, NDJSON or CSV; or give rows.")] = None
+    source: Annotated[str | None, Field(description="Path of JSON rows, NDJSON, CSV or xlsx; or give rows.")] = None
     rows_at: Annotated[str | None, Field(description="As of build_csv.")] = None
     columns: Annotated[
-        list[str] | None, Field(min_length=1, description="Which columns, in this order; all if not given.")
+        list[ColumnInput] | None, Field(min_length=1, description="Which columns, in this order; all if not given.")
     ] = None
     sort_by: str | None = None
+    sort_as: Literal["written", "numbers"] = "written"
     descending: bool = False
     start: Annotated[int, Field(ge=0)] = 0
     count: Annotated[int | None, Field(ge=0, le=MAX_SHOWN_ROWS)] = None
@@ -93,8 +94,7 @@ async def show_table(call: Call, given: ShowTableInput) -> ShowTableOutput:
         columns, rows = _given_table(given.rows, given.columns)
     else:
         chosen: dict[str, Any] = given.model_dump(include=_OF_SOURCE)
-        names = None if given.columns is None else [{"name": name} for name in given.columns]
-        table_input = TableInput.model_validate({**chosen, "columns": names})
+        table_input = TableInput.model_validate(chosen)
         async with reading(call, table_input) as readable:
             columns, rows = await asyncio.to_thread(_read, call.workspace, table_input, readable)
     encoded = [_row_json(row) for row in rows]
@@ -120,10 +120,11 @@ async def show_table(call: Call, given: ShowTableInput) -> ShowTableOutput:
 Table = tuple[list[str], list[tuple[Cell, ...]]]
 
 
-def _given_table(rows: list[dict[str, Any]], columns: list[str] | None) -> Table:
+def _given_table(rows: list[dict[str, Any]], columns: list[ColumnInput] | None) -> Table:
     _require_few(len(rows))
-    names = columns or list(dict.fromkeys(name for row in rows for name in row))
-    return names, [tuple(_given_cell(row[name]) if name in row else None for name in names) for row in rows]
+    names = [column.name for column in columns or ()] or list(dict.fromkeys(name for row in rows for name in row))
+    headers = [column.header or column.name for column in columns or ()] or names
+    return headers, [tuple(_given_cell(row[name]) if name in row else None for name in names) for row in rows]
 
 
 def _read(workspace: Workspace, given: TableInput, readable: Readable) -> Table:
@@ -132,7 +133,7 @@ def _read(workspace: Workspace, given: TableInput, readable: Readable) -> Table:
     for some in selected.runs():
         rows += some
         _require_few(len(rows))
-    return selected.names, rows
+    return given.headers(selected.names), rows
 
 
 def _require_few(count: int) -> None:

@@ -40,6 +40,7 @@ from sandbox.runtimes.warm import WarmRuntime
 from sandbox.spills.spill import Received, Spill, Spiller, SpillSettings, Surface
 from sandbox.tables.slices import NotJson
 from sandbox.tools import builders, files, navigation, run_python, shown
+from sandbox.tools.arguments import readable
 from sandbox.tools.queue import Queue
 from sandbox.tools.registry import AnyTool, Call, OnProgress, Sign
 from sandbox.workspace import Disk, Workspace, Workspaces
@@ -168,13 +169,18 @@ class Toolbox:
             try:
                 spill = self.spiller.spill(workspace, received, surface=surface, client=client, is_mcp=is_mcp)
             except NotJson as fault:
-                raise InvalidArguments(f"result is not a raw MCP tool result: {fault}.") from None
+                raise InvalidArguments(f"result is not JSON: {fault}.") from None
             now = datetime.now(UTC)
             if spill.path is not None:
                 saved = [SavedFileInfo(tool=received.tool, saved_at=now, **spill.model_dump(include=set(_OF_SAVED)))]
                 saved += [SavedFileInfo(path=file.path, tool=received.tool, saved_at=now) for file in spill.also]
-                for info in saved:
-                    self.catalog.add_saved(workspace.id, info)
+                try:
+                    for info in saved:
+                        self.catalog.add_saved(workspace.id, info)
+                except (SQLAlchemyError, LedgerLocked) as fault:
+                    _log.exception("the result %s of the workspace %s is not in the catalog", spill.path, workspace.id)
+                    note = f"What is known of {spill.path} could not be kept ({type(fault).__name__}); builders may need rows_at."
+                    spill = spill.model_copy(update={"warnings": (*spill.warnings, note)})
             return spill
 
         async with self.queue.memory(received.size):
@@ -196,7 +202,7 @@ class Toolbox:
         try:
             given = tool.input.model_validate(dict(arguments))
         except ValidationError as fault:
-            raise InvalidArguments(_readable(name, fault)) from None
+            raise InvalidArguments(readable(name, tool.input, fault)) from None
         return tool, given, self.workspaces.open(workspace_id)
 
     def require_guest_root(self) -> None:
@@ -296,14 +302,6 @@ def close_to_others(folder: Path) -> None:
 def load_guest_root(data_folder: Path) -> GuestRoot:
     """The guest root of a data folder; raises `GuestRootMissing`."""
     return guest_root.load(data_folder / "guest-root")
-
-
-def _readable(name: str, fault: ValidationError) -> str:
-    problems = []
-    for error in fault.errors(include_url=False, include_input=False):
-        where = ".".join(str(part) for part in error["loc"])
-        problems.append(f"{where}: {error['msg']}" if where else error["msg"])
-    return f"The arguments of {name} do not fit: {'; '.join(problems)}. GET /v1/tools shows the schema."
 
 
 def _answer_again(tool: AnyTool, record: Record) -> BaseModel:

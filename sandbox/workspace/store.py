@@ -13,7 +13,7 @@ from sandbox.errors import InvalidPath
 from sandbox.workspace.paths import Segments, name_of
 from sandbox.workspace.tree import CREATE, Entry, Tree, remove_tree
 
-_NUMBER = re.compile("[0-9]+")
+_NUMBER = re.compile("[0-9]{4,9}")
 
 
 class Store:
@@ -49,7 +49,9 @@ class Store:
 
     def _highest_number(self) -> int:
         """In the names of files: for a counter that lost its content with the machine's power."""
-        names = [name for folder in self._own_folders for name in os.listdir(self.files / folder)]  # noqa: PTH208
+        own = {folder.encode() for folder in self._own_folders}
+        inside = (segments for segments, _ in self.entries() if len(segments) == 2 and segments[0] in own)
+        names = [segments[1].decode("utf-8", "replace") for segments in inside]
         return max((int(found[0]) for name in names if (found := _NUMBER.match(name))), default=0)
 
     def entries(self, *, leave_out: frozenset[bytes] = frozenset()) -> list[Entry]:

@@ -47,7 +47,7 @@ async def test_every_literal_survives_spill_path_csv_excel_and_a_script(surface:
     made = await surface.call("build_excel", "w", {"source": path, "output": "issues.xlsx"})
     assert made["tables"][0] | {"columns": 0} == {
         "source": path, "rows_written": 321, "rows_total": 321, "columns": 0, "cells_as_text": 642, "formula_like_cells": 0,
-        "replaced_characters": 0, "duplicate_keys": 0, "sheets": ["list_issues"],
+        "replaced_characters": 0, "dates": 0, "duplicate_keys": 0, "notes": [], "sheets": ["list_issues"],
     }  # fmt: skip
     code = "import openpyxl\ns = openpyxl.load_workbook('issues.xlsx').active\nprint([c.value for c in s[9]], s['B9'].number_format)"
     ran = await surface.call("run_python", "w", {"code": code})
@@ -102,9 +102,9 @@ async def test_conditions_and_groups_are_sent_back_to_sql(surface: Surface, tool
 @pytest.mark.parametrize(
     ("arguments", "code", "advice"),
     [
-        ({"columns": [{"name": "titel"}]}, "invalid_source", "Did you mean 'title'"),
-        ({"sort_by": "Id"}, "invalid_source", "There are: 'id'"),
-        ({"rows_at": "$.isues"}, "invalid_source", "no key 'isues'"),
+        ({"columns": [{"name": "titel"}]}, "invalid_source", 'Did you mean "title"'),
+        ({"sort_by": "Id"}, "invalid_source", 'There are: "id"'),
+        ({"rows_at": "$.isues"}, "invalid_source", 'no key "isues"'),
         ({"source": "nothing.json"}, "not_found", "list_files"),
         ({"output": "results/x.csv"}, "read_only", "another folder"),
         ({"output": "x.pdf"}, "invalid_arguments", ".csv"),
@@ -175,6 +175,55 @@ async def test_a_workbook_of_others_gives_numbers_dates_booleans_and_texts(surfa
     assert (await surface.call("build_csv", "w", {"source": "fake.xlsx", "output": "x.csv"}))[
         "code"
     ] == "invalid_source"
+
+
+async def test_prices_that_are_texts_sort_by_value_on_request_and_else_it_is_said(surface: Surface) -> None:
+    rows = ", ".join(f'{{"n": {n}, "price": "{n * 11}.10"}}' for n in range(1, 31))
+    path = (await spilled(surface, f"[{rows}, " + '{"n": 0, "pad": "' + "x" * 1000 + '"}]'))["path"]
+    arguments = {
+        "source": path,
+        "output": "top.csv",
+        "sort_by": "price",
+        "descending": True,
+        "count": 2,
+        "columns": ["n"],
+    }
+    made = await surface.call("build_csv", "w", arguments)
+    assert "sort_as" in made["notes"][0]
+    made = await surface.call("build_csv", "w", {**arguments, "sort_as": "numbers", "audience": "machine"})
+    assert made["notes"] == []
+    assert await read_whole(surface, "top.csv") == "n\r\n30\r\n29\r\n"
+
+
+async def test_the_sheet_that_was_read_is_said_if_there_are_others(surface: Surface) -> None:
+    path = (await spilled(surface))["path"]
+    sheets = [{"source": path, "sheet": name} for name in ("First", "Second")]
+    await surface.call("build_excel", "w", {"sheets": sheets, "output": "two.xlsx"})
+    made = await surface.call("build_csv", "w", {"source": "two.xlsx", "output": "one.csv"})
+    assert '"First"; there are also: "Second"' in made["notes"][0]
+    named = await surface.call("build_csv", "w", {"source": "two.xlsx", "rows_at": "Second", "output": "one.csv"})
+    assert named["notes"] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ({"limit": 5}, "there is no limit; did you mean count (there are: source, "),
+        ({"order_by": "id"}, "did you mean sort_by"),
+        ({"sheets": [{"source": "x", "name": "a"}]}, "there is no sheets.0.name; did you mean sheet"),
+        ({"columns": [{"nam": "id"}]}, "did you mean name"),
+        ({"date_columns": ["when"]}, 'There are: "id", "price"'),
+        ({"columns": ["state.name"]}, 'Columns are whole members: "state" is one'),
+    ],
+)
+async def test_arguments_that_do_not_fit_are_told_with_those_that_do(
+    surface: Surface, arguments: dict[str, Any], advice: str
+) -> None:
+    path = (await spilled(surface))["path"]
+    given = {"output": "x.xlsx", **({} if "sheets" in arguments else {"source": path}), **arguments}
+    answer = await surface.call("build_excel", "w", given)
+    assert advice in answer["detail"], answer
+    assert "Value error" not in answer["detail"]
 
 
 # Looking into results
@@ -274,11 +323,30 @@ async def test_a_raw_mcp_result_and_an_error_are_taken(surface: Surface) -> None
 @pytest.mark.parametrize(
     "body",
     ["", "[]", "{}", '{"tool": "t"}', '{"tool": "t", "content": 1, "result": {}}', '{"content": 1}', '{"tool": "t", "content": 1, "x": 1}',
-     '{"tool": "t", "content": 1', '{"tool": "t", "result": []}', '{"tool": "t", "result": 3}', '{"tool": "t", "content": 1, "surface": "moon"}'],
+     '{"tool": "t", "content": 1', '{"tool": "t", "result": {"rows": []}}', '{"tool": "t", "result": []}', '{"tool": "t", "result": 3}', '{"tool": "t", "content": 1, "surface": "moon"}'],
 )  # fmt: skip
 async def test_a_spill_that_is_not_understood_is_refused(surface: Surface, body: str) -> None:
     answer = await surface.spill("w", body)
     assert answer.get("code") == "invalid_arguments", answer
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[" + ", ".join(["{}"] * 600) + "]", "[" + ", ".join(["[]"] * 600) + "]", "[" + ", ".join(["null"] * 600) + "]"],
+)
+async def test_rows_without_columns_spill_too(surface: Surface, content: str) -> None:
+    one = await spilled(surface, content)
+    assert (one["rows"], one["columns"]) == (600, [])
+    listed = (await surface.call("list_files", "w", {}))["files"]
+    assert (listed[0]["rows"], listed[0]["columns"]) == (600, [])
+
+
+async def test_letters_that_a_server_wrote_as_escapes_are_found(surface: Surface) -> None:
+    rows = json.dumps([{"n": n, "name": "Müller 😀"} for n in range(100)])
+    path = (await spilled(surface, rows))["path"]
+    for pattern, literal in (("Müller", False), ("Müller 😀", True)):
+        found = await surface.call("search_output", "w", {"path": path, "pattern": pattern, "literal": literal})
+        assert found["total_matches"] == 100
 
 
 async def test_nan_and_halves_of_pairs_in_a_result_are_kept(surface: Surface) -> None:

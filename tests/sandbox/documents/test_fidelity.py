@@ -261,7 +261,7 @@ def test_dates_are_dates_only_on_request_and_where_excel_shows_them_as_they_are(
 def test_a_cell_that_is_too_long_is_refused_with_its_place_and_csv_takes_it(tmp_path: Path) -> None:
     for value in ("x" * 40_000, "😀" * 16_384):
         source = json.dumps([{"a": 1, "long one": "y"}, {"a": 2, "long one": value}]).encode()
-        with pytest.raises(TooLarge, match=r"data row 2, column 'long one', has [0-9,]+ characters.*CSV"):
+        with pytest.raises(TooLarge, match=r'data row 2, column "long one", has [0-9,]+ characters.*CSV'):
             built_excel(selected(source, tmp_path))
         content, _ = built_csv(selected(source, tmp_path))
         assert value in content.decode()

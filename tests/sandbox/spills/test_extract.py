@@ -104,7 +104,7 @@ def test_what_is_missing_is_a_null_in_its_place_and_counted() -> None:
 @pytest.mark.parametrize(
     ("expression", "message"),
     [
-        ("$.totl", r'At \$ there is no key \'totl\'\. Nearest: "total"\.'),
+        ("$.totl", r'At \$ there is no key "totl"\. Nearest: "total"\.'),
         ("$.issue-list.id", r"\[0\] or \[\*\]"),
         ("$.issue-list[9]", "an array of 3 elements: it has no element 9"),
         ("$.total.x", "a number"),
@@ -114,6 +114,11 @@ def test_what_is_missing_is_a_null_in_its_place_and_counted() -> None:
 def test_a_path_that_misses_says_what_is_there(expression: str, message: str) -> None:
     with pytest.raises(NoSuchElement, match=message):
         get(DOCUMENT, expression)
+
+
+def test_a_name_that_no_element_has_is_told_and_not_nulls_alone() -> None:
+    with pytest.raises(NoSuchElement, match='no key "titel"'):
+        get([{"title": 1}, {"title": 2}], "$[*].titel")
 
 
 @pytest.mark.parametrize("expression", ["$..id", "$.a[?(@.b>1)]", "$.a[", "$.a['b','c']", "$[0:1:0]", "$.a[1", "$['x]"])

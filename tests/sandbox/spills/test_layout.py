@@ -63,6 +63,9 @@ def test_rows_under_a_key_stay_there_and_their_place_is_told() -> None:
         (b"Dear all, thank you, see you.\nBest, me, and you, too.\n", "text", None, None),
         ("한국어 text".encode(), "text", None, None),
         (b"", "text", None, None),
+        (b"2024-05-01 12:00:00,000 INFO started\n2024-05-01 12:00:00,001 INFO ended\n", "text", None, None),
+        (b"Dear Anna, thank you\nBest wishes, Bob\n", "text", None, None),
+        (b"name,2023,2024\nx,1,2\n", "csv", 1, ("name", "2023", "2024")),
     ],
 )
 def test_formats_are_named_and_text_stays_as_it_is(

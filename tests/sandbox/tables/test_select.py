@@ -40,7 +40,7 @@ def test_an_unknown_column_is_refused_with_those_that_are_near(tmp_path: Path) -
     for path, content in (("f.json", b'[{"user_name": 1}]'), ("f.csv", b"user_name\n1\n")):
         for selection in ({"columns": ("username",)}, {"sort_by": "username"}):
             with pytest.raises(
-                InvalidSource, match=r"no column 'username'.*Did you mean 'user_name'\?.*There are: 'user_name'"
+                InvalidSource, match=r'no column "username".*Did you mean "user_name".*There are: "user_name"'
             ):
                 picked(content, tmp_path, path=path, **selection)
 

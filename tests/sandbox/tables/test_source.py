@@ -69,6 +69,16 @@ def test_columns_beside_rows_that_are_arrays(columns: Any, order: tuple[str, str
     assert source.has_header
 
 
+def test_a_first_row_of_names_is_the_header_of_arrays() -> None:
+    source = source_of({"range": "A1:B3", "values": [["id", "name"], ["1", "a"], ["2"]]})
+    assert rows_of(source) == [{"id": '"1"', "name": '"a"'}, {"id": '"2"'}]
+    assert source.survey().rows == 2
+    assert rows_of(source_of([[1, 2], [3, 4]])) == [
+        {"column_1": "1", "column_2": "2"},
+        {"column_1": "3", "column_2": "4"},
+    ]
+
+
 @pytest.mark.case("S7")
 def test_ndjson_a_byte_order_mark_and_csv() -> None:
     assert rows_of(source_of(b'\xef\xbb\xbf{"a":1}\n{"a":2.50}\n')) == [{"a": "1"}, {"a": "2.50"}]
@@ -102,10 +112,11 @@ def test_keys_that_are_twice_in_a_record_are_counted_and_the_last_is_taken() -> 
         (b'{"a":[1,2', {}, "ends too early, at byte 9"),
         (b'[{"a":1},{"a"', {}, "ends too early, at byte 13"),
         (b'[{"a":1},{"a":x}]', {}, "no JSON at byte 14"),
-        (b'{"x":{"y":[{"a":1}]}}', {"rows_at": "$.x.z"}, r"\$\.x has no key 'z'"),
+        (b'{"x":{"y":[{"a":1}]}}', {"rows_at": "$.x.z"}, r'\$\.x has no key "z"'),
         (b'{"x":{"y":3}}', {"rows_at": "$.x.y"}, "no array"),
         (b'{"x":[]}', {"rows_at": "$.x[?@.a]"}, "rows_at is not the place"),
         (b"a,b\n", {"path": "f.csv", "rows_at": "$.x"}, "leave rows_at out"),
+        (b"Traceback (most recent call last):\n  File x\n", {"path": "errors/0001-t.txt"}, "no table"),
     ],
 )
 def test_what_is_no_table_is_refused_with_what_to_do(content: bytes, arguments: dict[str, str], message: str) -> None:
