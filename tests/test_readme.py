@@ -1,15 +1,18 @@
 """What the README shows is run, and what it lists is what there is."""
 
+import asyncio
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from api.__main__ import _parser
+from api.results import spill_request
 from sandbox.guest_root import GuestRoot
 from sandbox.testing import FakeRuntime
 from tests.conftest import box_over
@@ -19,7 +22,8 @@ README = (PROJECT / "README.md").read_text()
 
 
 def _block(language: str) -> str:
-    found = re.search(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    section = README.partition("### In an agent loop")[2]
+    found = re.search(rf"^```{language}\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
     assert found is not None
     return found[1]
 
@@ -29,6 +33,28 @@ def test_the_library_example_runs_and_prints_what_it_says(root: GuestRoot, tmp_p
     code = _block("python").replace('".spillbox"', repr(str(tmp_path)))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=PROJECT, check=True)
     assert done.stdout == _block("text")
+
+
+def test_the_spill_example_answers_what_it_says(tmp_path: Path) -> None:
+    section = README.partition("### Results of your own tools")[2]
+    code = re.search(r"^python3 -c '(.*)' > result.json$", section, re.MULTILINE)
+    assert code is not None
+    made = subprocess.run([sys.executable, "-c", code[1]], capture_output=True, check=True).stdout
+    box = box_over(tmp_path)
+    calls = [json.loads(body) for body in re.findall(r"-d '(\{.*?\})'", section.partition("<!-- spill -->")[0])]
+
+    async def run() -> tuple[str, list[Any]]:
+        async with box:
+            spill = await box.spill("chat-2", **spill_request(made))
+            return spill.text, [
+                await box.call(*pair)
+                for pair in zip(("build_excel", "attach_file"), ("chat-2",) * 2, calls, strict=True)
+            ]
+
+    text, (built, attached) = asyncio.run(run())
+    assert built.tables[0].rows_written == 321
+    assert attached.name == "issues.xlsx"
+    assert section.partition("<!-- spill -->\n```text\n")[2].partition("\n```\n<!-- /spill -->")[0] == text
 
 
 def test_the_command_line_example_runs(root: GuestRoot, tmp_path: Path) -> None:

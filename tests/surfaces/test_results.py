@@ -208,7 +208,7 @@ async def test_the_sheet_that_was_read_is_said_if_there_are_others(surface: Surf
 @pytest.mark.parametrize(
     ("arguments", "advice"),
     [
-        ({"limit": 5}, "there is no limit; did you mean count (there are: source, "),
+        ({"limit": 5}, "limit; did you mean count (there are: source, "),
         ({"order_by": "id"}, "did you mean sort_by"),
         ({"sheets": [{"source": "x", "name": "a"}]}, "there is no sheets.0.name; did you mean sheet"),
         ({"columns": [{"nam": "id"}]}, "did you mean name"),
