@@ -18,6 +18,7 @@ _BUILT_IN_DATES = {*range(14, 23), *range(45, 48)}
 _EXACT_DIGITS = 15  # what Excel shows; it writes doubles with 17
 _EPOCH = datetime(1899, 12, 30)  # noqa: DTZ001  Excel has no time zones
 _EPOCH_1904 = datetime(1904, 1, 1)  # noqa: DTZ001
+_MAX_COLUMNS = 16_384
 _CHUNK_BYTES = 1 << 16
 
 
@@ -30,7 +31,7 @@ def main():
     try:
         with zipfile.ZipFile(path) as archive:
             write(archive, output, wanted[0] if wanted else None)
-    except (Stop, zipfile.BadZipFile, KeyError, expat.ExpatError) as fault:
+    except (Stop, zipfile.BadZipFile, KeyError, IndexError, ValueError, expat.ExpatError) as fault:
         sys.exit(f"It can't be read as a workbook: {fault}")
 
 
@@ -185,12 +186,9 @@ def rows_of(archive, part, strings, dates, is_1904):
         nonlocal takes
         if name in ("v", "t"):
             takes = None
-        elif name == "c" and parts:
+        elif name == "c" and (parts or kind == "inlineStr"):
             row.extend([None] * (column - len(row)))
             row.append(cell("".join(parts)))
-        elif name == "c" and kind == "inlineStr":
-            row.extend([None] * (column - len(row)))
-            row.append('""')
         elif name == "row":
             done.append(row)
 
@@ -216,6 +214,8 @@ def column_of(reference):
         if not letter.isalpha():
             break
         index = index * 26 + ord(letter) - 64
+        if index > _MAX_COLUMNS:
+            raise Stop(f"it has a cell at {reference[:20]}, beyond the last column of a sheet")
     return index - 1
 
 
