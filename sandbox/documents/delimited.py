@@ -26,7 +26,7 @@ def lines_of(
 ) -> Iterator[bytes]:
     """The file's content after its byte order mark, some rows at a time."""
     if headers:
-        head = [_header(name, is_first=index == 0) for index, name in enumerate(headers)]
+        head = [_header(name, tally, is_first=index == 0, excel_safe=excel_safe) for index, name in enumerate(headers)]
         yield ((",".join(head) or '""') + "\r\n").encode()
     for some in rows:
         for batch in _batches(some):
@@ -39,9 +39,9 @@ def _batches(rows: list[tuple[Cell, ...]]) -> Iterator[list[tuple[Cell, ...]]]:
         yield batch
 
 
-def _header(name: str, *, is_first: bool) -> str:
+def _header(name: str, tally: Tally, *, is_first: bool, excel_safe: bool) -> str:
     """A first header that begins with ID makes a spreadsheet take the file for SYLK, unless it is quoted."""
-    text = without_lone_surrogates(name)
+    text = _text(name, tally, excel_safe=excel_safe, is_string=True)
     return _quoted(text) if is_first and text.startswith("ID") else _field(text) if text else ""
 
 
@@ -70,17 +70,24 @@ def _line(row: tuple[Cell, ...], tally: Tally, *, excel_safe: bool) -> str:
         if text is None:
             fields.append("")
             continue
-        if not text.isascii():
-            clean = without_lone_surrogates(text)
-            tally.replaced_characters += sum(map(str.__ne__, clean, text))
-            text = clean
-        if is_formula_like(text) and (isinstance(cell, str) or bytes(cell or b"")[:1] == b'"'):
-            tally.formula_like_cells += 1
-            text = f"'{text}" if excel_safe else text
+        is_string = isinstance(cell, str) or bytes(cell or b"")[:1] == b'"'
+        text = _text(text, tally, excel_safe=excel_safe, is_string=is_string)
         fields.append(_field(text))
     if fields == [""]:
         fields = ['""']  # an empty line would be no record
     return ",".join(fields) + "\r\n"
+
+
+def _text(text: str, tally: Tally, *, excel_safe: bool, is_string: bool) -> str:
+    """A text as it is written, and counted."""
+    if not text.isascii():
+        clean = without_lone_surrogates(text)
+        tally.replaced_characters += sum(map(str.__ne__, clean, text))
+        text = clean
+    if is_string and is_formula_like(text):
+        tally.formula_like_cells += 1
+        return f"'{text}" if excel_safe else text
+    return text
 
 
 def _field(text: str) -> str:

@@ -25,7 +25,7 @@ _MAX_SHEET_NAME_UNITS = 31
 _COMPRESSION = 1  # a third of the time of the usual 6, for files a quarter larger
 _WIDTH_ROWS, _MIN_WIDTH, _MAX_WIDTH = 200, 8, 60
 _ROWS_AT_ONCE = 500
-_MAX_KNOWN = 20_000
+_MAX_KNOWN, _MAX_KNOWN_LENGTH = 20_000, 100
 _GENERAL_DIGITS = 11  # General shows more as an exponent
 _MAX_DECIMALS = 15
 _ZIP64_BYTES = 1 << 30
@@ -48,7 +48,7 @@ _EPOCH = datetime(1899, 12, 30)  # noqa: DTZ001  Excel has no time zones
 _NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(?:\.([0-9]+))?")
 _SIMPLE_TEXT = re.compile(rb'"[A-Za-z0-9](?:[^"\\&<>_\x7f-\xff]|_(?!x)){0,1000}+(?<! )"')
 _SIMPLE_NUMBER = re.compile(rb"-?[1-9][0-9]{0,10}")
-_SPECIAL = re.compile('[&<>"\x00-\x08\x0b-\x1f\ufffe\uffff]|_x[0-9A-Fa-f]{4}_')
+_SPECIAL = re.compile('[&<>"\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)')
 _UNFIT_FOR_A_NAME = re.compile(r"[\[\]:*?/\\\x00-\x1f]")
 
 _MAIN = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
@@ -187,7 +187,7 @@ class _Fragments(dict[bytes | str | None, str]):
             fragment = f"><v>{cell.decode()}</v></c>"
         else:
             fragment = self._text_of(cell) if cell[:1] == b'"' else _literal(cell)
-        if len(self) < _MAX_KNOWN:
+        if len(self) < _MAX_KNOWN and len(cell) <= _MAX_KNOWN_LENGTH and "\ufffd" not in fragment:
             self[cell] = fragment
         return fragment
 
@@ -268,7 +268,7 @@ def _escaped(found: re.Match[str]) -> str:
     text = found[0]
     if text in '&<>"':
         return escape(text, {'"': "&quot;"})
-    return f"_x005F{text}" if len(text) > 1 else f"_x{ord(text):04X}_"
+    return f"_x{ord(text):04X}_"
 
 
 def _units(text: str) -> int:

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
 
+import re2
+
 from sandbox.errors import InvalidSource
+from sandbox.tables.cells import without_lone_surrogates
 from sandbox.tables.place import find_place
 from sandbox.tables.slices import NotJson, Slice, elements, members, require_json, values
 from sandbox.tables.source import DelimitedSource, JsonSource, LinesSource, Source, delimiter_of
@@ -14,12 +17,12 @@ from sandbox.tables.source import DelimitedSource, JsonSource, LinesSource, Sour
 _SHORT_BYTES = 100
 _ELEMENTS_AT_ONCE = 10_000
 _MAX_INDENTED = 12
-_LINE_BREAK = re.compile(rb"[ \t]*[\r\n]+[ \t]*")
+_LINE_BREAK = re.compile(rb"[\r\n]++[ \t]*+")
 _SNIFFED_CHARACTERS = 64 << 10
 _BOM = "\ufeff".encode()
 _XML = re.compile(rb"<(?:\?xml|[A-Za-z_][\w.-]*(?::[\w.-]+)?(?=[\s>/]))")
 _HTML = re.compile(rb"<(?:!doctype\s+html|html[\s>])", re.IGNORECASE)
-_MARKDOWN = re.compile(r"^(?:#{1,6} \S|\|[ :|-]*-{3}[ :|-]*\|?[ \t]*$|```)", re.MULTILINE)
+_MARKDOWN = re2.compile(r"(?m)^(?:#{1,6} \S|\|[ :|-]*-{3}[ :|-]*$|```)")
 _EXTENSIONS = {"markdown": "md", "text": "txt"}
 
 
@@ -45,6 +48,12 @@ class Laid:
 
 def lay_out(body: bytes) -> Laid:
     """Find out what a result is, count its rows, and lay it out."""
+    try:
+        body.decode()
+    except UnicodeDecodeError as fault:
+        return Laid(
+            "text", (body,), notes=(f"It is not valid UTF-8 at byte {fault.start:,}; it is kept as it was received.",)
+        )
     start = body.removeprefix(_BOM).lstrip()
     if start[:1] in (b"{", b"["):
         return _json(body)
@@ -84,7 +93,7 @@ def _json(body: bytes) -> Laid:
         return _not_one_value(body, data, fault, notes)
     laid = Laid("json", _lines(data), notes=notes)
     place = find_place(data)
-    if place is None:
+    if place is None or without_lone_surrogates(str(place)) != str(place):
         return laid
     return _surveyed(JsonSource(lambda: BytesIO(data), place), laid, str(place))
 

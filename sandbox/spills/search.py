@@ -85,11 +85,12 @@ class _Expression:
         """Start of the first match in each line, and end of the line."""
         last_end = -1
         for found in self._to_line_end.finditer(block):
-            start, end = found.span()
+            start = found.start()
             is_after_the_last_line = start == len(block) and block.endswith(b"\n")
-            if start != last_end and not is_after_the_last_line:
-                yield start, end
-            last_end = end
+            if start > last_end and not is_after_the_last_line:
+                line_end = block.find(b"\n", start)
+                last_end = len(block) if line_end < 0 else line_end
+                yield start, last_end
 
 
 def compiled(pattern: str, *, literal: bool, ignore_case: bool) -> Pattern:

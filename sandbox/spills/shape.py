@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from sandbox.tables.cells import without_lone_surrogates
 from sandbox.tables.place import Place, parse_place
 from sandbox.tables.slices import Slice, elements, members
 
@@ -38,7 +39,7 @@ class _Shape:
             self.kinds["object"] = None
             self.objects += 1
             for member in members(data):
-                shape = self.members.setdefault(member.key, _Shape())
+                shape = self.members.setdefault(without_lone_surrogates(member.key), _Shape())
                 if depth > 0:
                     shape.add(member.value, depth - 1)
         elif first == b"[":

@@ -17,7 +17,7 @@ from sandbox.spills.shape import shape_of
 from sandbox.spills.shorten import MAX_SHORT_CHARACTERS, full_text, shortened
 from sandbox.spills.unwrap import Blob, Unwrapped, unwrap_json, unwrap_result, unwrap_text
 from sandbox.tables.cells import without_lone_surrogates
-from sandbox.tables.slices import NotJson, Slice, text_of
+from sandbox.tables.slices import NotJson, Slice, require_json, text_of
 from sandbox.workspace import Workspace
 
 _log = logging.getLogger(__name__)
@@ -164,7 +164,8 @@ class Spiller:
             return self._error(workspace, received, raw)
         body = unwrapped.body or b""
         if characters <= self.settings.over_characters and not unwrapped.blobs:
-            return _as_it_is(received, body.decode("utf-8", "replace"), unwrapped, characters)
+            shown = raw if unwrapped.is_heuristic and received.result is None else body
+            return _as_it_is(received, shown.decode("utf-8", "replace"), unwrapped, characters)
         usual = self.settings.mcp_inline_bytes if is_mcp else self.settings.inline_bytes
         inline_bytes = self.settings.inline_bytes_by_client.get(client or "", usual)
         try:
@@ -265,19 +266,37 @@ def _take(received: Received) -> tuple[bytes, Unwrapped]:
     """The result as it was received, a text in UTF-8, and what is inside of it."""
     content = received.content
     if received.result is not None:
-        raw, unwrapped = bytes(received.result), unwrap_result(received.result)
+        raw = bytes(received.result)
+        unwrapped = unwrap_result(raw) if _is_text(raw) else Unwrapped(raw, ("bytes that are not UTF-8",))
     elif isinstance(content, str) or bytes(content or b"")[:1] == b'"':
-        text = content if isinstance(content, str) else text_of(content or b"")
+        text = content if isinstance(content, str) else _text_in(bytes(content or b""))
         raw, unwrapped = without_lone_surrogates(text).encode(), unwrap_text(text)
     else:
         raw = bytes(content or b"null")
         try:
-            unwrapped = unwrap_json(raw)
+            unwrapped = unwrap_json(raw) if _is_text(raw) else Unwrapped(raw, ("bytes that are not UTF-8",))
         except NotJson:
-            unwrapped = unwrap_text(raw.decode("utf-8", "replace"))
+            unwrapped = unwrap_text(raw.decode())
     if received.is_error and not unwrapped.is_error:
         unwrapped = replace(unwrapped, is_error=True)
     return raw, unwrapped
+
+
+def _text_in(data: bytes) -> str:
+    """The text of a JSON string, or the bytes as text if they only begin like one."""
+    try:
+        require_json(data)
+        return text_of(data)
+    except (NotJson, UnicodeDecodeError):
+        return data.decode("utf-8", "replace")
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _extension(blob: Blob) -> str:

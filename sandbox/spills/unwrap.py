@@ -8,6 +8,7 @@ import base64
 import binascii
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from sandbox.errors import InvalidArguments
@@ -16,6 +17,7 @@ from sandbox.tables.slices import (
     Member,
     NotJson,
     Slice,
+    by_key,
     elements,
     end_of_value,
     members,
@@ -26,12 +28,25 @@ from sandbox.tables.slices import (
 
 _MAX_NESTED = 4
 _MAX_COMPARED_BYTES = 16 << 20
+_RESULT_MEMBERS = {"content", "structuredContent", "isError", "_meta", "resultType"}
+_BLOCK_MEMBERS = {
+    "type",
+    "text",
+    "data",
+    "mimeType",
+    "resource",
+    "uri",
+    "name",
+    "title",
+    "description",
+    "size",
+    "icons",
+}
+_BLOCK_MEMBERS |= {"annotations", "_meta"}
 _BLOCKS = ("text", "image", "audio", "resource", "resource_link")
-_FENCE = re.compile(
-    r"^(?P<fence>```+|~~~+)[ \t]*(?P<language>\w*)[ \t]*\r?\n(?P<body>.*?)^(?P=fence)[ \t]*$", re.MULTILINE | re.DOTALL
-)
+_FENCE = re.compile(r"(?:```|~~~)[`~]*+")
 _CONTAINER_LINE = re.compile(r"^[ \t]*(?=[\[{])", re.MULTILINE)
-_BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]{64,}={0,2}\s*")
+_BASE64 = re.compile(r"[A-Za-z0-9+/\r\n]{64,}+={0,2}+\s*+")
 _MAGIC = (
     (b"%PDF-", "application/pdf"),
     (b"\x89PNG\r\n\x1a\n", "image/png"),
@@ -63,6 +78,10 @@ class Unwrapped:
     """Text that is not in the body: that of a result which says something else in its structured part, or prose around it."""
     blobs: tuple[Blob, ...] = field(default=(), repr=False)
 
+    def with_blobs(self, blobs: tuple[Blob, ...], *, is_partial: bool = False) -> "Unwrapped":
+        """With the files around it; ``is_partial`` if something around it is left out."""
+        return replace(self, blobs=(*blobs, *self.blobs), is_heuristic=self.is_heuristic or is_partial)
+
     def within(self, *trail: str) -> "Unwrapped":
         """The same inside of something."""
         return replace(self, trail=(*trail, *self.trail))
@@ -93,13 +112,13 @@ def _value(data: bytes, depth: int) -> Unwrapped:
         return _text(text_of(data), depth).within("JSON string")
     if data[:1] == b"{":
         inner = members(data)
-        by_key = {member.key: bytes(member.value) for member in inner}
-        if _is_block_list(by_key.get("content", b"")) and set(by_key) <= {
+        parts = {member.key: bytes(member.value) for member in inner}
+        if _is_block_list(parts.get("content", b"")) and set(parts) <= {
             "content", "structuredContent", "isError", "_meta", "resultType",
         }:  # fmt: skip
             return _result(inner, depth).within("MCP result")
-        if list(by_key) == ["result"] and len(inner) == 1 and depth < _MAX_NESTED:
-            return _value(by_key["result"].strip(), depth + 1).within("result")
+        if list(parts) == ["result"] and len(inner) == 1 and depth < _MAX_NESTED:
+            return _value(parts["result"].strip(), depth + 1).within("result")
     elif _is_block_list(data) and data != b"[]":
         return _blocks([_Block.of(element) for element in elements(data)], depth).within("MCP blocks")
     return Unwrapped(data)
@@ -108,16 +127,22 @@ def _value(data: bytes, depth: int) -> Unwrapped:
 def _text(text: str, depth: int) -> Unwrapped:
     stripped = text.strip().removeprefix("\ufeff").lstrip()
     if stripped[:1] in ("{", "[", '"') and depth < _MAX_NESTED:
-        data = stripped.encode("utf-8", "surrogatepass")
-        try:
-            require_json(data)
-        except NotJson:
-            pass
-        else:
-            return _value(data, depth + 1)
+        data = _json_bytes(stripped)
+        if _parses(data):
+            found = _value(data, depth + 1)
+            is_guess = data[:1] == b'"' and (found.body or b"")[:1] not in (
+                b"{",
+                b"[",
+            )  # it may be a text in quotation marks
+            return replace(found, is_heuristic=found.is_heuristic or is_guess)
     if (blob := _blob_in(stripped)) is not None:
         return Unwrapped(None, ("base64 text",), is_heuristic=True, blobs=(blob,))
     return _inside_prose(text, depth) or _plain(text)
+
+
+def _json_bytes(text: str) -> bytes:
+    """The text in UTF-8; a half of a surrogate pair becomes the escape that JSON has for it."""
+    return text.encode("utf-8", "backslashreplace")
 
 
 def _plain(text: str) -> Unwrapped:
@@ -128,21 +153,23 @@ def _plain(text: str) -> Unwrapped:
 
 def _inside_prose(text: str, depth: int) -> Unwrapped | None:
     """The one JSON document in a text that is otherwise prose: in a fence, or from a line that begins with it."""
-    fences = [found for found in _FENCE.finditer(text) if found["body"].lstrip()[:1] in ("{", "[")]
+    if without_lone_surrogates(text) != text:
+        return None
+    fences = [(start, end) for start, end in _fences(text) if text[start:end].lstrip()[:1] in ("{", "[")]
     if len(fences) == 1:
-        start, end = fences[0].span("body")
+        start, end = fences[0]
         found, rule = text[start:end], "fence in prose"
     else:
         line = _CONTAINER_LINE.search(text)
         if fences or line is None:
             return None
         start = line.end()
-        data = text[start:].encode("utf-8", "surrogatepass")
+        data = _json_bytes(text[start:])
         try:
             size = end_of_value(data, 0)
         except NotJson:
             return None
-        found, rule = data[:size].decode("utf-8", "surrogatepass"), "JSON in prose"
+        found, rule = data[:size].decode(), "JSON in prose"
         end = start + len(found)
     prose = text[:start] + text[end:]
     if (
@@ -151,12 +178,23 @@ def _inside_prose(text: str, depth: int) -> Unwrapped | None:
         or len(found) < len(prose)
     ):
         return None
-    try:
-        data = found.strip().encode("utf-8", "surrogatepass")
-        require_json(data)
-    except NotJson:
+    data = _json_bytes(found.strip())
+    if not _parses(data):
         return None
     return replace(_value(data, depth + 1), is_heuristic=True, beside=prose.strip()).within(rule)
+
+
+def _fences(text: str) -> Iterator[tuple[int, int]]:
+    """Start and end of what stands in each fenced block (CommonMark 4.5)."""
+    opener, start, at = "", 0, 0
+    for line in text.splitlines(keepends=True):
+        fence = _FENCE.match(line)
+        if fence is not None and not opener:
+            opener, start = fence[0], at + len(line)
+        elif fence is not None and fence[0].startswith(opener) and not line[fence.end() :].strip():
+            yield start, at
+            opener = ""
+        at += len(line)
 
 
 def _blob_in(text: str) -> Blob | None:
@@ -182,11 +220,10 @@ class _Block:
 
     @classmethod
     def of(cls, element: Slice) -> "_Block":
-        by_key = {member.key: bytes(member.value) for member in members(element)}
-        kind = text_of(by_key["type"])
-        inner = by_key
-        if kind == "resource" and by_key.get("resource", b"")[:1] == b"{":
-            inner = {member.key: bytes(member.value) for member in members(by_key["resource"])}
+        inner = {key: bytes(value) for key, value in by_key(element).items()}
+        kind = text_of(inner["type"])
+        if kind == "resource" and inner.get("resource", b"")[:1] == b"{":
+            inner = {key: bytes(value) for key, value in by_key(inner["resource"]).items()}
         text = text_of(inner["text"]) if inner.get("text", b"")[:1] == b'"' else None
         raw = inner.get("data" if kind in ("image", "audio") else "blob", b"")
         blob = None
@@ -205,7 +242,7 @@ class _Block:
 
 
 def _is_block_list(data: bytes) -> bool:
-    """Whether a value is a list of content blocks; an empty list is."""
+    """Whether a value is surely a list of content blocks, outside of a result; an empty list may be one."""
     if data[:1] != b"[":
         return False
     start = skip_space(data, 1)
@@ -215,31 +252,46 @@ def _is_block_list(data: bytes) -> bool:
 
 
 def _is_block(element: Slice) -> bool:
+    """Whether it has a type that the protocol has, and no member that it has not: a record may have a `type` too."""
     if bytes(element)[:1] != b"{":
         return False
-    kind = next((bytes(member.value) for member in members(element) if member.raw_key == b'"type"'), b"")
-    return kind[1:-1].decode("ascii", "replace") in _BLOCKS
+    inner = by_key(element)
+    kind = bytes(inner.get("type", b""))
+    return kind[1:-1].decode("ascii", "replace") in _BLOCKS and set(inner) <= _BLOCK_MEMBERS
 
 
 def _result(inner: list[Member], depth: int) -> Unwrapped:
-    by_key = {member.key: bytes(member.value) for member in inner}
-    is_error = by_key.get("isError") == b"true"
-    content = by_key.get("content", b"[]")
-    blocks = [_Block.of(element) for element in elements(content)] if _is_block_list(content) else []
-    structured = by_key.get("structuredContent", b"null")
+    parts = {member.key: bytes(member.value).strip() for member in inner}
+    content, structured = parts.get("content", b"null"), parts.get("structuredContent", b"null")
+    if content[:1] == b"[" and all(map(_has_type, elements(content))):
+        found = _of_blocks([_Block.of(element) for element in elements(content)], structured, depth)
+    elif structured != b"null":
+        found = _value(structured, depth).within("structuredContent")
+        found = replace(found, is_heuristic=found.is_heuristic or content != b"null")
+    else:
+        found = _value(content, depth).within("content that is no list of blocks")
+    is_error = parts.get("isError") == b"true" or found.is_error
+    return replace(found, is_error=is_error, is_heuristic=found.is_heuristic or not set(parts) <= _RESULT_MEMBERS)
+
+
+def _has_type(element: Slice) -> bool:
+    return bytes(element)[:1] == b"{" and bytes(by_key(element).get("type", b""))[:1] == b'"'
+
+
+def _of_blocks(blocks: list[_Block], structured: bytes, depth: int) -> Unwrapped:
     if structured == b"null":
-        return replace(_blocks(blocks, depth), is_error=is_error)
+        return _blocks(blocks, depth)
     said = _value(structured, depth).within("structuredContent")
     texts = [block.text for block in blocks if block.text is not None]
     blobs = tuple(block.blob for block in blocks if block.blob is not None)
-    told = _blocks([block for block in blocks if block.blob is None], depth) if texts else None
+    is_partial = len(texts) + len(blobs) < len(blocks)  # a link, or what a later version of the protocol brings
+    told = _blocks([block for block in blocks if block.text is not None], depth) if texts else None
+    if told is not None and _are_equal(told.body, said.body):
+        return told.with_blobs(blobs, is_partial=is_partial).within("structuredContent says the same")
     if told is None:
-        return replace(said, is_error=is_error, blobs=blobs)
-    if _are_equal(told.body, said.body):
-        return replace(told, is_error=is_error, blobs=blobs).within("structuredContent says the same")
-    return replace(said, is_error=is_error, blobs=blobs, beside="\n".join(texts)).within(
-        "structuredContent says something else than the text"
-    )
+        return said.with_blobs(blobs, is_partial=is_partial)
+    both = replace(said, beside="\n".join(texts), is_error=said.is_error or told.is_error)
+    return both.with_blobs(blobs, is_partial=is_partial).within("structuredContent says something else than the text")
 
 
 def _blocks(blocks: list[_Block], depth: int) -> Unwrapped:
@@ -251,24 +303,30 @@ def _blocks(blocks: list[_Block], depth: int) -> Unwrapped:
     if not others:
         return Unwrapped(None, blobs=blobs)
     if len(texts) < len(others):  # links, and what a later version of the protocol brings
-        return Unwrapped(
-            b"[" + b",".join(block.raw for block in others) + b"]", ("blocks that are no text",), blobs=blobs
-        )
+        body = b"[" + b",".join(block.raw for block in others) + b"]"
+        return Unwrapped(body, ("blocks that are no text",), blobs=blobs)
     if len(texts) == 1:
-        return replace(_text(texts[0], depth), blobs=blobs).within("text block")
+        return _text(texts[0], depth).with_blobs(blobs).within("text block")
     whole = [_text(text, depth) for text in texts]
+    is_error = any(one.is_error for one in whole)
     is_json = [
         one.body is not None and one.body[:1] in (b"{", b"[") and not one.is_heuristic and _parses(one.body)
         for one in whole
     ]
     if all(is_json):
         body = b"[" + b",".join(one.body or b"" for one in whole) + b"]"
-        return Unwrapped(body, ("one block for each record",), blobs=blobs)
+        return Unwrapped(body, ("one block for each record",), is_error=is_error, blobs=blobs)
     if sum(is_json) == 1:
         index = is_json.index(True)
         beside = "\n".join(text for number, text in enumerate(texts) if number != index)
-        return replace(whole[index], is_heuristic=True, beside=beside, blobs=blobs).within("one block among prose")
-    return replace(_plain("\n".join(texts)), blobs=blobs).within("text blocks")
+        found = replace(whole[index], is_heuristic=True, beside=beside, is_error=is_error)
+        return found.with_blobs(blobs).within("one block among prose")
+    is_partial = any(block.kind == "resource" for block in others)  # which text was which resource
+    return (
+        replace(_plain("\n".join(texts)), is_error=is_error)
+        .with_blobs(blobs, is_partial=is_partial)
+        .within("text blocks")
+    )
 
 
 def _parses(data: bytes) -> bool:

@@ -4,15 +4,20 @@ import json
 import re
 from dataclasses import dataclass
 
-from sandbox.tables.slices import Slice, elements, end_of_value, members
+from sandbox.tables.cells import without_lone_surrogates
+from sandbox.tables.slices import Member, Slice, elements, end_of_value, members, text_of
 
 _MAX_DEPTH = 5
+_LOOKED_AT_ROWS = 100
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 HEADER_KEYS = ("columns", "fields", "header", "headers", "column_names", "columnNames", "schema")
 """Names of the member, beside rows that are arrays, that has the names of their columns."""
+_BESIDE_SOURCE = ("sort", "highlight", "fields", "inner_hits", "matched_queries")
 _NAME_KEYS = ("name", "column", "field", "key", "label", "columnName", "column_name")
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_STEP = re.compile(r"\.(?P<plain>[^.\[\]\s\"']+)|\[(?P<quoted>\"(?:[^\"\\]|\\.)*\"|'[^'\\]*')\]")
+_STEP = re.compile(r"(?P<wild>\[\*\])|\.(?P<plain>[^.\[\]\s\"'*]+)|\[(?P<quoted>\"(?:[^\"\\]|\\.)*+\"|'[^'\\]*+')\]")
+_ADVICE = 'rows_at is not the place of an array. Write it as $, $.issues, $.result.rows, $["a key"], or $.hits.hits[*]._source.'
 _FIRST_ELEMENT = re.compile(rb"\[[ \t\n\r]*(?:null[ \t\n\r]*,[ \t\n\r]*)*+(.)", re.DOTALL)
 
 
@@ -34,29 +39,31 @@ def step(key: str) -> str:
 
 def parse_place(text: str) -> Place:
     """A place from its text; raises ValueError with a sentence that says what is right."""
-    advice = 'Write it as $, $.issues, $.result.rows, $["a key"], or $.hits.hits[*]._source.'
-    outer, wildcard, inner = text.strip().removeprefix("$").partition("[*]")
-    keys, inside = _keys(outer), _keys(inner)
-    if keys is None or inside is None or len(inside) > 1 or (wildcard and "[*]" in inner):
-        raise ValueError(f"rows_at is not the place of an array. {advice}")
-    return Place(tuple(keys), inside[0] if inside else None)
-
-
-def _keys(text: str) -> list[str] | None:
-    if text and text[0] not in ".[":
-        text = f".{text}"
-    found, at = [], 0
+    text = text.strip().removeprefix("$")
+    text = f".{text}" if text and text[0] not in ".[" else text
+    steps: list[str | None] = []  # None is the wildcard
+    at = 0
     while at < len(text):
-        match = _STEP.match(text, at)
-        if match is None:
-            return None
-        quoted = match["quoted"]
-        if quoted is None:
-            found.append(match["plain"])
-        else:
-            found.append(json.loads(quoted) if quoted[0] == '"' else quoted[1:-1])
-        at = match.end()
-    return found
+        found = _STEP.match(text, at)
+        if found is None:
+            raise ValueError(_ADVICE)
+        steps.append(None if found["wild"] else found["plain"] or _unquoted(found["quoted"]))
+        at = found.end()
+    keys = [key for key in steps if key is not None]
+    if steps.count(None) > 1 or (None in steps and steps.index(None) < len(steps) - 2):
+        raise ValueError(_ADVICE)
+    if None in steps and steps[-1] is not None:
+        return Place(tuple(keys[:-1]), keys[-1])
+    return Place(tuple(keys))
+
+
+def _unquoted(quoted: str) -> str:
+    try:
+        key: str = json.loads(quoted) if quoted[0] == '"' else quoted[1:-1]
+        key.encode()
+    except (ValueError, UnicodeEncodeError):
+        raise ValueError(_ADVICE) from None
+    return key
 
 
 def find_place(document: Slice) -> Place | None:
@@ -71,19 +78,27 @@ def find_place(document: Slice) -> Place | None:
 def _arrays(thing: bytes, above: tuple[str, ...]) -> list[tuple[int, Place]]:
     """Size and place of each array of rows in an object."""
     found: list[tuple[int, Place]] = []
-    inner = members(thing)
+    inner = [member for member in members(thing) if _LONE_SURROGATE.search(member.key) is None]
     has_header = any(member.key in HEADER_KEYS for member in inner)
+    has_rows = any(_starts_rows(member) for member in inner if member.key not in HEADER_KEYS)
     for member in inner:
         value = bytes(member.value)
         keys = (*above, member.key)
         if value[:1] == b"{" and len(keys) < _MAX_DEPTH:
             found += _arrays(value, keys)
         first = _FIRST_ELEMENT.match(value)
-        if first is not None and first[1] == b"{" and not (has_header and member.key in HEADER_KEYS):
+        is_header = member.key in HEADER_KEYS and has_rows
+        if first is not None and first[1] == b"{" and not is_header:
             found.append((len(value), Place(keys, _inside(value))))
-        elif first is not None and first[1] == b"[" and (has_header or _has_header_row(value, first.start(1))):
+        is_table = first is not None and first[1] == b"[" and not is_header
+        if is_table and (has_header or header_row(value, key=member.key) is not None):
             found.append((len(value), Place(keys)))
     return found
+
+
+def _starts_rows(member: Member) -> bool:
+    first = _FIRST_ELEMENT.match(bytes(member.value))
+    return first is not None and first[1] == b"["
 
 
 def _inside(array: bytes) -> str | None:
@@ -93,28 +108,35 @@ def _inside(array: bytes) -> str | None:
         return None
     start = first.start(1)
     wrapper = members(array[start : end_of_value(array, start)])
-    names = {member.key for member in wrapper if bytes(member.value)[:1] == b"{"}
-    if "_source" in names:
+    objects = {member.key for member in wrapper if bytes(member.value)[:1] == b"{"}
+    others = {member.key for member in wrapper}
+    if "_source" in objects and all(key[:1] == "_" or key in _BESIDE_SOURCE for key in others):
         return "_source"
-    return "node" if "node" in names and len(wrapper) <= 2 else None
+    return "node" if "node" in objects and others <= {"node", "cursor"} else None
 
 
-def _has_header_row(array: bytes, start: int) -> bool:
-    return header_row(array[start : end_of_value(array, start)]) is not None
+def header_row(array: Slice, *, key: str) -> list[str] | None:
+    """The names of columns, if the first row of an array of arrays has nothing but them: several texts, none empty or twice.
 
-
-def header_row(row: bytes) -> list[str] | None:
-    """The names of columns, if a row of a table of arrays has nothing but them: several texts, none empty, none twice."""
-    names = names_in(row) if all(bytes(cell)[:1] == b'"' for cell in elements(row)) else None
+    It is taken for such only where a later row has a cell that is no text, or under `values`, as spreadsheets' servers give it.
+    """
+    rows = elements(array)[:_LOOKED_AT_ROWS]
+    if not rows or bytes(rows[0])[:1] != b"[":
+        return None
+    cells = [list(map(bytes, elements(row))) for row in rows if bytes(row)[:1] == b"["]
+    has_other = any(cell[:1] != b'"' for row in cells[1:] for cell in row)
+    if not (has_other or key == "values") or any(cell[:1] != b'"' for cell in cells[0]):
+        return None
+    names = names_in(rows[0])
     return names if names and len(set(names)) == len(names) > 1 and all(names) else None
 
 
-def names_in(header: Slice) -> list[str] | None:
+def names_in(header: Slice, *, depth: int = 0) -> list[str] | None:
     """The names that a value beside the rows gives to their columns; None if it gives none."""
     data = bytes(header)
     if data[:1] == b"{":  # such as {"schema": {"fields": […]}}
         inner = [member.value for member in members(data) if member.key in HEADER_KEYS]
-        return names_in(inner[0]) if inner else None
+        return names_in(inner[0], depth=depth + 1) if inner and depth < _MAX_DEPTH else None
     if data[:1] != b"[":
         return None
     names = []
@@ -125,5 +147,5 @@ def names_in(header: Slice) -> list[str] | None:
             name = next((by_key[key] for key in _NAME_KEYS if key in by_key), b"")
         if name[:1] != b'"':
             return None
-        names.append(json.loads(name))
+        names.append(without_lone_surrogates(text_of(name)))
     return names

@@ -63,6 +63,14 @@ def is_strict(data: bytes | Raw) -> bool:
     return True
 
 
+def count_of(array: bytes) -> int | None:
+    """How many elements an array has; None if it is not strict JSON."""
+    try:
+        return len(_raws.decode(array))
+    except REFUSED:
+        return None
+
+
 def require_json(data: bytes) -> None:
     """Raises `NotJson` where ``data`` is not one JSON value."""
     if not is_strict(data):
@@ -109,6 +117,11 @@ def _lined_up(data: bytes, by_key: dict[str, Raw]) -> list[Member] | None:
         at = skip_space(data, end) + 1
     is_end = at == len(data.rstrip()) or (not by_key and data[skip_space(data, at)] == _CLOSE[1])
     return found if is_end else None
+
+
+def by_key(thing: Slice) -> dict[str, Slice]:
+    """The members of an object by their keys; of a key that is twice there the last."""
+    return {member.key: member.value for member in members(thing)}
 
 
 def values(data: bytes) -> Iterator[tuple[int, int]]:

@@ -17,9 +17,9 @@ import msgspec
 from msgspec import Raw
 
 from sandbox.errors import InvalidSource
-from sandbox.tables.cells import Cell, is_canonical_number, quoted
+from sandbox.tables.cells import Cell, is_canonical_number, quoted, without_lone_surrogates
 from sandbox.tables.place import HEADER_KEYS, Place, find_place, header_row, names_in, parse_place
-from sandbox.tables.slices import REFUSED, NotJson, Slice, elements, members
+from sandbox.tables.slices import REFUSED, NotJson, Slice, by_key, elements, members
 from sandbox.tables.stream import PIECE_BYTES, Window, lines, pieces
 
 Format = Literal["json", "ndjson", "csv", "tsv"]
@@ -73,10 +73,12 @@ class Source(ABC):
         """A pass over all rows."""
         found = Survey()
         columns: dict[str, None] = {}
+        widest: tuple[str, ...] = ()
         for run in self.runs():
             columns.update(dict.fromkeys(run.columns))
+            widest = max(widest, run.columns, key=len)
             found.rows += len(run.rows)
-        found.columns = list(columns)
+        found.columns = list(widest) if self.has_header else list(columns)
         return found
 
 
@@ -106,6 +108,8 @@ class _JsonSource(Source):
                     yield from self._runs_of(piece, at, is_first=number == 0)
             except NotJson as fault:
                 raise InvalidSource(f"The file can't be read as JSON: {fault}.") from None
+            except UnicodeDecodeError:
+                raise InvalidSource(f"The file is not valid UTF-8, near byte {window.start:,}.") from None
         self._is_counted = True
 
     def _runs_of(self, piece: bytes, at: int, *, is_first: bool) -> Iterator[Run]:
@@ -154,9 +158,9 @@ class _JsonSource(Source):
         if first == b"[":
             return elements(element)
         if first == b"{":
-            by_key = {member.key: member.value for member in members(element)}
-            known = [by_key.pop(name, b"null") for name in self._header or ()]
-            return [*known, *by_key.values()]
+            left = by_key(element)
+            known = [left.pop(name, b"null") for name in self._header or ()]
+            return [*known, *left.values()]
         return [element]
 
     def _without_wrappers(self, piece: bytes) -> bytes:
@@ -166,7 +170,7 @@ class _JsonSource(Source):
             wrappers: Iterator[dict[str, Any]] = iter(_records.decode(piece))
         except REFUSED:
             all_of_them = (bytes(element) for element in elements(piece))
-            wrappers = ({m.key: m.value for m in members(one)} if one[:1] == b"{" else {} for one in all_of_them)
+            wrappers = (by_key(one) if one[:1] == b"{" else {} for one in all_of_them)
         return b"[" + b",".join(wrapper.get(inside, b"null") for wrapper in wrappers) + b"]"
 
     def _record(self, element: Slice) -> dict[str, Slice]:
@@ -174,7 +178,7 @@ class _JsonSource(Source):
         first = bytes(element)[:1]
         if first == b"{":
             inner = members(element)
-            record = {member.key: member.value for member in inner}
+            record = {without_lone_surrogates(member.key): member.value for member in inner}
             if not self._is_counted:
                 self.duplicate_keys += len(inner) - len(record)
             return record
@@ -234,7 +238,9 @@ class JsonSource(_JsonSource):
         self._enter(window, self.place.keys)
         if window.next_byte() != b"[":
             raise InvalidSource(f"What is at {self.place} is no array, so it has no rows.")
-        return pieces(window)
+        yield from pieces(window)
+        if not self.place.keys and window.next_byte():
+            raise NotJson(window.start, truncated=False)
 
     def _find_header(self) -> None:
         """The names beside rows that are arrays, or in the first of them."""
@@ -242,7 +248,7 @@ class JsonSource(_JsonSource):
             return
         try:
             self._header, self._is_header_row = self._names()
-        except NotJson:
+        except (NotJson, UnicodeDecodeError):
             return  # reading the rows will say it
         self.has_header = self._header is not None
 
@@ -251,11 +257,9 @@ class JsonSource(_JsonSource):
         with self._open() as file:
             window = Window(file)
             self._enter(window, self.place.keys)
-            window.expect(b"[")
-            first = window.next_byte()
-            if first not in (b"[", b"]"):
+            first_rows = next((piece for _, piece in pieces(window)), b"[]")
+            if first_rows[1:].lstrip()[:1] not in (b"[", b"]"):
                 return None, False
-            first_row = window.take() if first == b"[" else b"[]"
         if self.place.keys:
             with self._open() as file:
                 window = Window(file)
@@ -265,7 +269,7 @@ class JsonSource(_JsonSource):
                         window.skip_value()
                     elif (names := names_in(window.take())) is not None:
                         return names, False
-        names = header_row(first_row)
+        names = header_row(first_rows, key=self.place.keys[-1] if self.place.keys else "")
         return names, names is not None
 
 
@@ -307,9 +311,9 @@ class DelimitedSource(Source):
     def runs(self) -> Iterator[Run]:
         csv.field_size_limit(sys.maxsize)
         with self._open() as file, TextIOWrapper(file, encoding="utf-8-sig", newline="") as text:
-            reader = csv.reader(text, delimiter=self._delimiter)
+            reader = csv.reader(text, delimiter=self._delimiter, strict=True)
             try:
-                header = next(reader, [])
+                header = next((record for record in reader if record), [])
                 if header:
                     yield Run(tuple(header), [])
                 rows: list[list[str]] = []
@@ -324,7 +328,10 @@ class DelimitedSource(Source):
             except UnicodeDecodeError:
                 raise InvalidSource(f"The file is not valid UTF-8 at byte {self._first_bad_byte():,}.") from None
             except csv.Error as fault:
-                raise InvalidSource(f"The file can't be read as CSV: {fault}, near line {reader.line_num:,}.") from None
+                raise InvalidSource(
+                    f"The file can't be read as CSV: {fault}, near line {reader.line_num:,}. A field with a quotation mark is "
+                    'written "in quotes", with each mark in it doubled.'
+                ) from None
 
     def _run(self, header: list[str], rows: list[list[str]]) -> Run:
         width = max(len(header), max(map(len, rows)))
@@ -349,8 +356,8 @@ class DelimitedSource(Source):
         return offset
 
 
-def open_source(open_file: OpenFile, *, path: str, rows_at: str | None) -> Source:
-    """The table in a file, by what the file begins with and by the end of its name.
+def open_source(open_file: OpenFile, *, path: str, rows_at: str | None, format: str | None = None) -> Source:
+    """The table in a file, by what the file begins with and by the end of its name, or by ``format`` if that is known.
 
     ``rows_at`` is the place of the rows in a JSON document; without it, the largest array of records is taken. Raises
     `InvalidSource` for what is no table, with what to do.
@@ -362,8 +369,9 @@ def open_source(open_file: OpenFile, *, path: str, rows_at: str | None) -> Sourc
         if not is_json:
             if rows_at not in (None, "$"):
                 raise InvalidSource(f"{path} is no JSON document: leave rows_at out.")
-            return DelimitedSource(open_file, delimiter=_delimiter(window.data, path))
-        if first == b"{" and rows_at is None and _has_more_values(window):
+            return DelimitedSource(open_file, delimiter=_delimiter(window.rest(), path))
+        is_lines = format == "ndjson" or path.lower().endswith((".ndjson", ".jsonl"))
+        if rows_at is None and (is_lines or (first == b"{" and _has_more_values(window))):
             return LinesSource(open_file)
     if rows_at is not None:
         try:
@@ -382,7 +390,7 @@ def _has_more_values(window: Window) -> bool:
         window.skip_value()
         return bool(window.next_byte())
     except NotJson:
-        return False
+        return False  # reading will say it
 
 
 def _first_record(file: BinaryIO) -> bytes:
@@ -399,7 +407,10 @@ def _find_in(open_file: OpenFile, path: str) -> Place:
     if len(document) > _MAX_SEARCHED_BYTES:
         raise InvalidSource(f"{path} is large: say with rows_at where its rows are, such as $.result.rows.")
     try:
+        document.decode()
         place = find_place(document.removeprefix(b"\xef\xbb\xbf"))
+    except UnicodeDecodeError as fault:
+        raise InvalidSource(f"{path} is not valid UTF-8 at byte {fault.start:,}.") from None
     except NotJson as fault:
         raise InvalidSource(f"{path} can't be read as JSON: {fault}.") from None
     if place is None:
@@ -418,7 +429,9 @@ def delimiter_of(text: str, *, is_whole: bool) -> str | None:
         if not lines or delimiter not in lines[0]:
             continue
         try:
-            records = list(csv.reader(StringIO("".join(lines), newline=""), delimiter=delimiter))
+            records = list(
+                csv.reader(StringIO("".join(lines).rstrip("\r\n"), newline=""), delimiter=delimiter, strict=True)
+            )
         except csv.Error:
             continue
         header = records[0]
@@ -440,5 +453,5 @@ def _delimiter(head: bytes, path: str) -> str:
             f"{path} is no table: neither JSON, nor text with a header and as many fields in each line. Read it with read_file or "
             "search_output, or make a table of it in a script."
         )
-    first_line = text.partition("\n")[0]
-    return found or max(",;\t|", key=lambda one: (first_line.count(one), one == ","))
+    first_line = [text.lstrip("\ufeff\r\n").partition("\n")[0]]
+    return found or max(",;\t|", key=lambda one: (len(next(csv.reader(first_line, delimiter=one), [])), one == ","))
