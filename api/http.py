@@ -2,6 +2,7 @@
 
 import asyncio
 import codecs
+import functools
 import json
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -47,6 +48,7 @@ register_url_convertor("anypath", _AnyPath())
 _CHUNK_BYTES = 1 << 20
 _MAX_WAITING_BYTES = 1 << 20
 _PROGRESS_SECONDS = 0.5
+_LARGE_BODY_BYTES = 256 << 10
 _EVENT_STREAM = "text/event-stream"
 _PROBLEM = {"model": Problem, "content": {"application/problem+json": {}}}
 _PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 429, 500, 503), _PROBLEM)
@@ -173,7 +175,8 @@ def _tool_route(box: Toolbox, settings: Settings, name: str) -> Callable[..., Co
 async def _json_object(request: Request, max_bytes: int) -> dict[str, Any]:
     body = await read_body(request, max_bytes, "SPILLBOX_MAX_REQUEST_BYTES")
     try:
-        value = json.loads(body or b"{}", parse_float=LiteralFloat)
+        parse = functools.partial(json.loads, body or b"{}", parse_float=LiteralFloat)
+        value = parse() if len(body) < _LARGE_BODY_BYTES else await asyncio.to_thread(parse)
     except (ValueError, RecursionError) as fault:
         raise InvalidArguments(f"The body is not JSON: {fault}") from None
     if not isinstance(value, dict):

@@ -1,5 +1,6 @@
 """The HTTP routes of what tools gave and users get: spills, attachments, tables."""
 
+import asyncio
 import html
 from typing import Annotated, Any
 
@@ -12,8 +13,8 @@ from api.settings import Settings
 from sandbox.catalog import Attachment, ShownTable
 from sandbox.errors import InvalidArguments
 from sandbox.spills.spill import Received, Spill, Surface
-from sandbox.tables.cells import plain_text, quoted
-from sandbox.tables.slices import Member, NotJson, elements, members, require_json
+from sandbox.tables.cells import plain_text, quoted, without_lone_surrogates
+from sandbox.tables.slices import Member, NotJson, Slice, elements, members, require_json
 from sandbox.tools.arguments import readable
 from sandbox.tools.toolbox import Toolbox
 
@@ -63,7 +64,8 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings) -> None:
     async def spill(workspace: str, request: Request) -> Spill:
         """Save a tool's result if it is long; gives what to hand to the model."""
         body = await read_body(request, settings.max_spill_bytes, "SPILLBOX_MAX_SPILL_BYTES")
-        given = spill_request(body)
+        async with box.queue.memory(len(body)):
+            given = await asyncio.to_thread(spill_request, body)
         return await box.spill(workspace, **given)
 
     @router.get(f"{place}/attachments", tags=["attachments"])
@@ -108,10 +110,13 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings) -> None:
 def spill_request(body: bytes) -> dict[str, Any]:
     """The arguments of `Toolbox.spill`. The body is cut, not parsed, so that no literal of a result is changed."""
     try:
+        body.decode()
         require_json(body)
         inner = {member.key: member for member in members(body)} if body.lstrip()[:1] == b"{" else None
     except NotJson as fault:
         raise InvalidArguments(f"The body is not JSON: {fault}.") from None
+    except UnicodeDecodeError as fault:
+        raise InvalidArguments(f"The body is not valid UTF-8 at byte {fault.start:,}.") from None
     if inner is None:
         raise InvalidArguments("The body must be a JSON object with tool, and content or result.")
     unknown = set(inner) - set(SpillRequest.model_fields)
@@ -142,10 +147,11 @@ def _is_given(name: str, member: Member) -> bool:
 
 
 def _page(table: ShownTable) -> str:
-    rows = [
-        "<tr>" + "".join(f"<td>{html.escape(plain_text(cell) or '')}</td>" for cell in elements(row)) + "</tr>"
-        for row in elements(table.rows.encode())
-    ]
+    def shown(cell: Slice) -> str:
+        return html.escape(without_lone_surrogates(plain_text(cell) or ""))
+
+    all_of_them = elements(table.rows.encode())
+    rows = ["<tr>" + "".join(f"<td>{shown(cell)}</td>" for cell in elements(row)) + "</tr>" for row in all_of_them]
     head = "".join(f"<th>{html.escape(name)}</th>" for name in table.columns)
     return _PAGE.format(
         title=html.escape(table.title or "Table"), count=f"{table.row_count:,}", head=head, rows="\n".join(rows)

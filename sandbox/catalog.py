@@ -125,7 +125,11 @@ class Catalog:
             "workspace": workspace,
             "columns": None if info.columns is None else json.dumps(info.columns),
         }
-        self._insert(_saved, row)
+        try:
+            self._insert(_saved, row)
+        except IntegrityError:  # its workspace was removed by hand, and its numbers began anew
+            this = (_saved.c.workspace == workspace) & (_saved.c.path == info.path)
+            self._write(update(_saved).where(this).values(**row))
 
     def saved(self, workspace: str) -> dict[str, SavedFileInfo]:
         """All that is known of a workspace's files, by path, those that have expired too."""

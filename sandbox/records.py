@@ -228,7 +228,7 @@ def _shortened(value: Any) -> Any:
         cut = value[:_MAX_ARGUMENT_CHARACTERS].encode("utf-8", "backslashreplace").decode()
         return cut if len(value) <= _MAX_ARGUMENT_CHARACTERS else f"{cut}… ({len(value):,} characters)"
     if isinstance(value, Mapping):
-        return {str(key): _shortened(inner) for key, inner in value.items()}
+        return {_shortened(str(key)): _shortened(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [_shortened(inner) for inner in value]
     return value

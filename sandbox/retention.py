@@ -1,11 +1,14 @@
 """What is removed when its time is over: spills and error texts. Attachments, and what scripts and tools wrote, stay."""
 
+import logging
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog
 from sandbox.workspace import Workspaces
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,11 @@ def clean(workspaces: Workspaces, catalog: Catalog, attachments: Attachments, *,
     for workspace in workspaces.all():
         for info in workspace.list_own(before=now - keep):
             catalog.expire(workspace.id, info.path, now)
-            workspace.remove_own(info.path)
+            try:
+                workspace.remove_own(info.path)
+            except OSError:
+                _log.exception("%s of the workspace %s could not be removed", info.path, workspace.id)
+                continue
             files += 1
             size += info.bytes
     workspaces.sweep()

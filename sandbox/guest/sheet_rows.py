@@ -9,6 +9,7 @@ import re
 import sys
 import zipfile
 from datetime import datetime, timedelta
+from math import isfinite
 from xml.parsers import expat
 
 _ESCAPED = re.compile("_x([0-9A-Fa-f]{4})_")
@@ -31,7 +32,7 @@ def main():
     try:
         with zipfile.ZipFile(path) as archive:
             write(archive, output, wanted[0] if wanted else None)
-    except (Stop, zipfile.BadZipFile, KeyError, IndexError, ValueError, expat.ExpatError) as fault:
+    except (Stop, zipfile.BadZipFile, ArithmeticError, LookupError, TypeError, ValueError, expat.ExpatError) as fault:
         sys.exit(f"It can't be read as a workbook: {fault}")
 
 
@@ -39,9 +40,9 @@ def write(archive, output, wanted):
     name, part, is_1904 = find_sheet(archive, wanted)
     names = set(archive.namelist())
     strings = shared_strings(archive) if "xl/sharedStrings.xml" in names else []
-    dates = date_styles(archive) if "xl/styles.xml" in names else set()
+    dates = date_styles(archive) if "xl/styles.xml" in names else {}
     with open(output, "w", encoding="utf-8") as file:
-        header = None
+        header, empty = None, 0
         for row in rows_of(archive, part, strings, dates, is_1904):
             cells = ["null" if cell is None else cell for cell in row]
             if header is None:
@@ -51,6 +52,13 @@ def write(archive, output, wanted):
                 file.write(f'{{"sheet": {json.dumps(name)}, "columns": {json.dumps(header)}, "rows": [')
                 separator = "\n"
                 continue
+            if all(cell is None for cell in row):
+                empty += 1  # told only if a row follows: formats reach further down than values
+                continue
+            for _ in range(empty):
+                file.write(f"{separator}[{', '.join(['null'] * len(header))}]")
+                separator = ",\n"
+            empty = 0
             cells += ["null"] * (len(header) - len(cells))
             file.write(f"{separator}[{', '.join(cells)}]")
             separator = ",\n"
@@ -113,7 +121,8 @@ def find_sheet(archive, wanted):
     for name, target in there:
         if wanted in (None, name):
             return name, target.lstrip("/") if target.startswith("/") else f"xl/{target}", is_1904
-    raise Stop(f"there is no sheet {wanted!r}; there are: {', '.join(name for name, _ in there)}")
+    names = ", ".join(name[:40] for name, _ in there[:30])
+    raise Stop(f"there is no sheet {wanted[:40]!r}; there are: {names}")
 
 
 def shared_strings(archive):
@@ -139,8 +148,8 @@ def shared_strings(archive):
 
 
 def date_styles(archive):
-    """Positions of cell formats that show a date or a time."""
-    codes, found, position, inside = {}, set(), 0, False
+    """How a number is shown by the cell formats that show a date, a time or a duration, by their positions."""
+    codes, found, position, inside = {}, {}, 0, False
 
     def start(name, attributes):
         nonlocal position, inside
@@ -151,8 +160,10 @@ def date_styles(archive):
         elif name == "xf" and inside:
             number = attributes.get("numFmtId", "0")
             code = _NOT_A_DATE.sub("", codes.get(number, "")).lower()
-            if int(number) in _BUILT_IN_DATES or any(letter in code for letter in "ymdhs"):
-                found.add(str(position))
+            if "[" in code or number == "46":
+                found[str(position)] = duration_of
+            elif int(number) in _BUILT_IN_DATES or any(letter in code for letter in "ymdhs"):
+                found[str(position)] = date_of
             position += 1
 
     def end(name):
@@ -187,8 +198,8 @@ def rows_of(archive, part, strings, dates, is_1904):
         if name in ("v", "t"):
             takes = None
         elif name == "c" and (parts or kind == "inlineStr"):
-            row.extend([None] * (column - len(row)))
-            row.append(cell("".join(parts)))
+            row.extend([None] * (column + 1 - len(row)))
+            row[column] = cell("".join(parts))
         elif name == "row":
             done.append(row)
 
@@ -200,7 +211,7 @@ def rows_of(archive, part, strings, dates, is_1904):
         if kind != "n":
             return json.dumps(unescaped(text))
         if style in dates:
-            return json.dumps(date_of(text, is_1904))
+            return json.dumps(dates[style](text, is_1904))
         return number_of(text)
 
     for _ in parse(archive, part, start, end, lambda text: parts.append(text) if takes else None):
@@ -224,7 +235,7 @@ def number_of(text):
     if not _NUMBER.fullmatch(text):
         return json.dumps(text)
     mantissa = re.split("[eE]", text)[0].replace(".", "").lstrip("-0")
-    if len(mantissa) > _EXACT_DIGITS:
+    if len(mantissa) > _EXACT_DIGITS and isfinite(float(text)):
         return f"{float(text):.{_EXACT_DIGITS}g}".replace("e+", "E+").replace("e-", "E-")
     return text
 
@@ -232,6 +243,8 @@ def number_of(text):
 def date_of(text, is_1904):
     """A day, a time, or both, to the millisecond, which is all that a serial number keeps."""
     days = float(text)
+    if not is_1904 and 1 <= days < 60:
+        days += 1  # Excel counts a 29 February 1900
     milliseconds = round(days * 86_400_000)
     try:
         moment = (_EPOCH_1904 if is_1904 else _EPOCH) + timedelta(milliseconds=milliseconds)
@@ -240,6 +253,13 @@ def date_of(text, is_1904):
     if 0 <= days < 1 and not is_1904:
         return moment.time().isoformat()
     return moment.isoformat(" ").removesuffix(" 00:00:00")
+
+
+def duration_of(text, _):
+    """Hours, minutes and seconds, as `[h]:mm:ss` shows them."""
+    seconds = round(float(text) * 86_400)
+    sign, seconds = ("-", -seconds) if seconds < 0 else ("", seconds)
+    return f"{sign}{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d}"
 
 
 def unescaped(text):

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Iterable
+from decimal import Decimal
 from typing import Any
 
 import msgspec
@@ -21,13 +22,15 @@ def encoded(value: Any) -> bytes:
         return _with_standard_library(value)
     except TypeError:
         pass  # a decimal, a date, a data class …
-    if _has_no_number(value):
+    except (ValueError, RecursionError) as fault:
         raise InvalidArguments(
-            "A result has NaN or infinity beside types that only msgspec writes, as null. Give it as JSON text."
-        )
+            f"A result can't be written as JSON: {fault}. Give it as text, or as JSON text."
+        ) from None
     try:
-        return _encoder.encode(value)
-    except (TypeError, ValueError) as fault:
+        plain = msgspec.to_builtins(value, builtin_types=(Decimal, bytes, bytearray, memoryview))
+        _refuse_what_changes(plain)
+        return _encoder.encode(plain)
+    except (TypeError, ValueError, RecursionError) as fault:
         raise InvalidArguments(
             f"A result can't be written as JSON: {fault}. Give it as text, or as JSON text."
         ) from None
@@ -40,9 +43,14 @@ def _with_standard_library(value: Any) -> bytes:
         return json.dumps(value).encode()
 
 
-def _has_no_number(value: Any) -> bool:
-    if isinstance(value, float):
-        return not math.isfinite(value)
+def _refuse_what_changes(value: Any) -> None:
+    """Raises ValueError for what msgspec would write as something else: NaN as null, bytes in base64."""
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("NaN and infinity beside decimals or dates would become null")
+    if isinstance(value, bytes | bytearray | memoryview):
+        raise TypeError("bytes have no JSON")
     if isinstance(value, dict):
-        return any(map(_has_no_number, value.values()))
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes) and any(map(_has_no_number, value))
+        value = value.values()
+    if isinstance(value, Iterable) and not isinstance(value, str):
+        for inner in value:
+            _refuse_what_changes(inner)

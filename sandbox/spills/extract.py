@@ -15,12 +15,13 @@ import msgspec
 from msgspec import Raw
 
 from sandbox.errors import InvalidArguments, InvalidSource, NoSuchElement
-from sandbox.tables.cells import quoted
+from sandbox.tables.cells import quoted, without_lone_surrogates
 from sandbox.tables.place import step
 from sandbox.tables.slices import REFUSED, NotJson, Slice, elements, members, require_json, skip_space, values
 
 MAX_TEXT_CHARACTERS = 20_000
 _MAX_STRING_CHARACTERS = 4000
+_MAX_STEPS = 50
 _MAX_CUTS, _MAX_NAMED_KEYS, _MAX_KEY_CHARACTERS = 50, 30, 60
 _BOM = b"\xef\xbb\xbf"
 _STEP = re.compile(
@@ -66,6 +67,10 @@ class Extract:
 
 def parse(expression: str) -> list[Step]:
     """The steps of a path; raises `InvalidArguments`, saying where it is wrong."""
+    try:
+        expression.encode()
+    except UnicodeEncodeError:
+        raise InvalidArguments("The path is not valid Unicode text: it has half of a surrogate pair.") from None
     text = expression.strip()
     text = text[1:] if text.startswith("$") else text
     if text and text[0] not in ".[":
@@ -78,6 +83,8 @@ def parse(expression: str) -> list[Step]:
             raise InvalidArguments(f"The path is not understood from {text[at : at + 40]!a} on. {_ADVICE}")
         steps.append(_step(found))
         at = found.end()
+        if len(steps) > _MAX_STEPS:
+            raise InvalidArguments(f"A path has at most {_MAX_STEPS} steps.")
     return steps
 
 
@@ -127,6 +134,10 @@ def extract(document: bytes, expression: str, *, max_items: int, max_depth: int)
 
 def _root(document: bytes) -> Slice:
     """The document's value; lines of values are an array."""
+    try:
+        document.decode()
+    except UnicodeDecodeError as fault:
+        raise InvalidSource(f"The file is not valid UTF-8 at byte {fault.start:,}.") from None
     data = document.removeprefix(_BOM)
     data = data[skip_space(data, 0) :].rstrip(b" \t\r\n")
     try:
@@ -301,8 +312,11 @@ class _Renderer:
         text = data.decode("utf-8", "replace")
         if first == b'"' and len(text) > _MAX_STRING_CHARACTERS:
             whole = json.loads(text)
-            text = json.dumps(whole[:_MAX_STRING_CHARACTERS], ensure_ascii=False)
+            text = json.dumps(without_lone_surrogates(whole[:_MAX_STRING_CHARACTERS]), ensure_ascii=False)
             self._add(at, f"the first {_MAX_STRING_CHARACTERS:,} of {len(whole):,} characters")
+        elif len(text) > _MAX_STRING_CHARACTERS:
+            self._add(at, f"a number of {len(text):,} characters stands as null")
+            text = "null"
         self._left -= len(text)
         return text
 
@@ -312,4 +326,4 @@ class _Renderer:
 
     def _add(self, at: str, what: str) -> None:
         if len(self._cut) < _MAX_CUTS:
-            self._cut.append(Cut(at[:500] or "$", what))
+            self._cut.append(Cut(without_lone_surrogates(at[:500]) or "$", what))

@@ -79,7 +79,8 @@ class _Expression:
     def find(self, block: bytes) -> Iterator[tuple[int, int]]:
         for start, end in self._lines(block):
             line = block[start:end]
-            yield start, start + (self._alone.match(line).end() if line else 0)
+            alone = self._alone.match(line) if line else None  # None too if it looks at what stands before the line
+            yield start, start + (alone.end() if alone is not None else 0)
 
     def _lines(self, block: bytes) -> Iterator[tuple[int, int]]:
         """Start of the first match in each line, and end of the line."""
@@ -103,6 +104,8 @@ def compiled(pattern: str, *, literal: bool, ignore_case: bool) -> Pattern:
         raise InvalidArguments(
             "pattern has a line break, and lines are searched one by one. Search for a part of one line."
         )
+    if not literal and b"\\C" in text:
+        raise InvalidArguments(r"pattern has \C, a single byte, which is not for lines of text. Use . for a character.")
     is_plain = literal or not _META & set(pattern)
     if is_plain and not ignore_case and text.isascii():
         return _Literal(text)
@@ -110,10 +113,11 @@ def compiled(pattern: str, *, literal: bool, ignore_case: bool) -> Pattern:
     options.never_nl = options.never_capture = True
     options.log_errors = False
     options.case_sensitive = not ignore_case
-    options.max_mem = 64 << 20
+    options.max_mem = 8 << 20
     inner = re2.escape(text) if literal else text
     if is_plain and not text.isascii():
         inner = b"".join(_as_written_in_json(character) for character in pattern)
+    re2.purge()  # its cache would keep each pattern of each caller
     try:
         re2.compile(inner, options)  # alone, so that a parenthesis too many is an error
         return _Expression(*(re2.compile(b"(?m)(?:" + inner + b")" + rest, options) for rest in (b".*", b"")))

@@ -80,7 +80,7 @@ class _Shape:
         if len(self.members) < _MIN_MAP_KEYS or self.objects != 1:
             return False
         kinds = {tuple(shape.kinds) for shape in self.members.values()}
-        return len(kinds) == 1 and all(_ID.fullmatch(key) for key in self.members)
+        return len(kinds) == 1 and all(len(key) <= 100 and _ID.fullmatch(key) for key in self.members)
 
 
 def shape_of(document: Slice, *, columns: tuple[str, ...] = (), rows_at: str | None = None) -> str:

@@ -26,7 +26,7 @@ Surface = Literal["agent", "client", "workflow", "sandbox"]
 
 _CONTINUING = bytes(range(0x80, 0xC0))
 _CHEAP = b" abcdefghijklmnopqrstuvwxyz"
-_MAX_TOOL_CHARACTERS = 60
+_MAX_TOOL_CHARACTERS, _MAX_COLUMNS = 60, 1000
 _PREVIEW_ROWS, _PREVIEW_LINE, _PREVIEW_TEXT = 3, 400, 1200
 _EXTENSIONS = {
     "image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp", "image/svg+xml": "svg",
@@ -83,7 +83,7 @@ class Spill(Value):
     bytes: int = Field(description="Of the file, or of the result if there is none.")
     characters: int = Field(description="Of the result as it was received.")
     rows: int | None = Field(None, description="Records that were really written, if it is a table.")
-    columns: tuple[str, ...] | None = None
+    columns: tuple[str, ...] | None = Field(None, description="The first 1,000, if they are more.")
     rows_at: str | None = Field(None, description="Where in the document the rows are; builders take it.")
     complete: bool = Field(True, description="False if it was cut before it was received.")
     hint: str | None = Field(None, description="What the tool says about its own large results.")
@@ -196,7 +196,8 @@ class Spiller:
         shape = preview = None
         saved = Spill(
             spilled=True, text="", path=path, format=laid.format, bytes=workspace.size(path), characters=characters_in(raw),
-            rows=laid.rows, columns=laid.columns, rows_at=laid.rows_at, complete=laid.complete, hint=received.hint, inline=False,
+            rows=laid.rows, rows_at=laid.rows_at, columns=None if laid.columns is None else laid.columns[:_MAX_COLUMNS],
+            complete=laid.complete, hint=received.hint, inline=False,
             next_call=_next_call(path, laid) if is_text else None, also=tuple(also), unwrapped=unwrapped.trail, warnings=notes,
         )  # fmt: skip
         if is_text and saved.bytes <= inline_bytes:
@@ -306,6 +307,10 @@ def _extension(blob: Blob) -> str:
     return named if re.fullmatch(r"[A-Za-z0-9]{1,8}", named) else "bin"
 
 
+def _what(blob: Blob) -> str:
+    return f"a file in it, {without_lone_surrogates(blob.media_type[:100])}"
+
+
 @dataclass(frozen=True)
 class _File:
     laid: Laid
@@ -316,7 +321,11 @@ class _File:
 def _files_of(received: Received, raw: bytes, unwrapped: Unwrapped) -> list[_File]:
     """What is written: the result first, then what is kept beside it."""
     blobs = [
-        _File(Laid(_extension(blob), (blob.content,)), _extension(blob), f"a file in it, {blob.media_type}")
+        _File(
+            Laid(_extension(blob), (blob.content,)),
+            _extension(blob),
+            _what(blob),
+        )
         for blob in unwrapped.blobs
     ]
     files = blobs

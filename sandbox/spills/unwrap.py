@@ -27,6 +27,7 @@ from sandbox.tables.slices import (
 )
 
 _MAX_NESTED = 4
+_MAX_BLOBS = 100
 _MAX_COMPARED_BYTES = 16 << 20
 _RESULT_MEMBERS = {"content", "structuredContent", "isError", "_meta", "resultType"}
 _BLOCK_MEMBERS = {
@@ -79,8 +80,10 @@ class Unwrapped:
     blobs: tuple[Blob, ...] = field(default=(), repr=False)
 
     def with_blobs(self, blobs: tuple[Blob, ...], *, is_partial: bool = False) -> "Unwrapped":
-        """With the files around it; ``is_partial`` if something around it is left out."""
-        return replace(self, blobs=(*blobs, *self.blobs), is_heuristic=self.is_heuristic or is_partial)
+        """With the files around it, up to a bound; ``is_partial`` if something around it is left out."""
+        all_of_them = (*blobs, *self.blobs)
+        is_partial = is_partial or len(all_of_them) > _MAX_BLOBS
+        return replace(self, blobs=all_of_them[:_MAX_BLOBS], is_heuristic=self.is_heuristic or is_partial)
 
     def within(self, *trail: str) -> "Unwrapped":
         """The same inside of something."""
@@ -301,7 +304,7 @@ def _blocks(blocks: list[_Block], depth: int) -> Unwrapped:
     if not blocks:
         return Unwrapped(b"[]", ("no blocks: an empty list",))
     if not others:
-        return Unwrapped(None, blobs=blobs)
+        return Unwrapped(None).with_blobs(blobs)
     if len(texts) < len(others):  # links, and what a later version of the protocol brings
         body = b"[" + b",".join(block.raw for block in others) + b"]"
         return Unwrapped(body, ("blocks that are no text",), blobs=blobs)

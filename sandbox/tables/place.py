@@ -34,7 +34,9 @@ class Place:
 
 def step(key: str) -> str:
     """A key as a step of a path."""
-    return f".{key}" if _PLAIN.fullmatch(key) else f"[{json.dumps(key, ensure_ascii=False)}]"
+    if _PLAIN.fullmatch(key):
+        return f".{key}"
+    return f"[{json.dumps(key, ensure_ascii=False)}]".encode("utf-8", "backslashreplace").decode()
 
 
 def parse_place(text: str) -> Place:

@@ -17,6 +17,7 @@ Picker = Callable[[Rows], Rows]
 
 _MAX_PICKERS = 1000
 _MAX_NAMES = 50
+_MAX_CELLS_AT_ONCE = 1_000_000
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class Selected:
     def _picked(self) -> Iterator[tuple[Run, Rows]]:
         """Each run as it is, and what is wanted of it."""
         pickers: dict[tuple[str, ...], Picker] = {}
+        at_once = max(1, _MAX_CELLS_AT_ONCE // max(1, len(self.names)))
         for run in self.source.runs():
             pick = pickers.get(run.columns)
             if pick is None:
@@ -75,7 +77,9 @@ class Selected:
                 if len(pickers) == _MAX_PICKERS:
                     pickers.clear()
                 pick = pickers[run.columns] = self._picker(run.columns)
-            yield run, pick(run.rows)
+            for first in range(0, max(1, len(run.rows)), at_once):  # a few rows may become many cells
+                rows = run.rows[first : first + at_once]
+                yield Run(run.columns, rows), pick(rows)
 
     def _picker(self, columns: tuple[str, ...]) -> Picker:
         if self.source.has_header and self._selection.columns is None:  # names may be equal, so positions count

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from io import StringIO, TextIOWrapper
-from itertools import chain, groupby, zip_longest
+from itertools import chain, groupby
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
@@ -148,9 +148,7 @@ class _JsonSource(Source):
     def _positional(self, rows: list[list[Slice]] | list[list[Raw]]) -> Iterator[Run]:
         header = self._header or []
         for width, same in groupby(rows, key=len):
-            names = [*header[:width], *([""] * (width - len(header)))]
-            missing = (None,) * (len(header) - width)
-            yield Run(tuple(names) + tuple(header[width:]), [(*row, *missing) for row in same])
+            yield Run((*header[:width], *([""] * (width - len(header)))), list(map(tuple, same)))
 
     def _cells_of(self, element: Slice) -> list[Slice]:
         """The cells of a row that should be an array: of an object its values by the names, of anything else it alone."""
@@ -300,7 +298,7 @@ class DelimitedSource(Source):
         for run in self.runs():
             found.columns = list(run.columns) if len(run.columns) > len(found.columns) else found.columns
             found.rows += len(run.rows)
-            for index, column in enumerate(zip_longest(*run.rows)):
+            for index, column in enumerate(zip(*run.rows, strict=True)):
                 if index in candidates and any(column):
                     seen.add(index)
                     if not all(is_canonical_number(str(cell)) for cell in column if cell):
@@ -321,10 +319,9 @@ class DelimitedSource(Source):
                     if row:
                         rows.append(row)
                     if len(rows) == _ROWS_OF_A_RUN:
-                        yield self._run(header, rows)
+                        yield from self._runs(header, rows)
                         rows = []
-                if rows:
-                    yield self._run(header, rows)
+                yield from self._runs(header, rows)
             except UnicodeDecodeError:
                 raise InvalidSource(f"The file is not valid UTF-8 at byte {self._first_bad_byte():,}.") from None
             except csv.Error as fault:
@@ -333,15 +330,15 @@ class DelimitedSource(Source):
                     'written "in quotes", with each mark in it doubled.'
                 ) from None
 
-    def _run(self, header: list[str], rows: list[list[str]]) -> Run:
-        width = max(len(header), max(map(len, rows)))
-        columns = (*header, *([""] * (width - len(header))))
-        return Run(columns, [self._cells(row, width) for row in rows])
+    def _runs(self, header: list[str], rows: list[list[str]]) -> Iterator[Run]:
+        """Rows with as many fields each; short ones are not filled up, which would make a small file large."""
+        for width, same in groupby(rows, key=len):
+            columns = (*header[:width], *([""] * (width - len(header))))
+            yield Run(columns, list(map(self._cells, same)))
 
-    def _cells(self, row: list[str], width: int) -> tuple[Cell, ...]:
+    def _cells(self, row: list[str]) -> tuple[Cell, ...]:
         numeric = self._numeric
-        cells = [(field.encode() if index in numeric else field) if field else None for index, field in enumerate(row)]
-        return (*cells, *([None] * (width - len(cells))))
+        return tuple((field.encode() if n in numeric else field) if field else None for n, field in enumerate(row))
 
     def _first_bad_byte(self) -> int:
         offset = 0

@@ -6,11 +6,14 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+_MAX_TOLD = 5
+
 
 def readable(name: str, model: type[BaseModel], fault: ValidationError) -> str:
     """One sentence for each mistake; for an argument that there is not, those that there are."""
     problems = []
-    for error in fault.errors(include_url=False, include_input=False):
+    errors = fault.errors(include_url=False, include_input=False)
+    for error in errors[:_MAX_TOLD]:
         where = [part for part in error["loc"] if part != "function-before"]
         path = ".".join(str(part) for part in where)
         if error["type"] == "extra_forbidden":
@@ -18,6 +21,8 @@ def readable(name: str, model: type[BaseModel], fault: ValidationError) -> str:
         else:
             message = error["msg"].removeprefix("Value error, ").rstrip(".")
             problems.append(f"{path}: {message}" if path else message)
+    if len(errors) > _MAX_TOLD:
+        problems.append(f"and {len(errors) - _MAX_TOLD:,} more")
     return f"The arguments of {name} do not fit: {'; '.join(problems)}."
 
 

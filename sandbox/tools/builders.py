@@ -11,11 +11,11 @@ from pydantic import BaseModel, Field, model_validator
 
 from sandbox.documents.check import format_of
 from sandbox.documents.delimited import BOM, lines_of
-from sandbox.documents.excel import MAX_CELL_UNITS, MAX_ROWS, Sheet, write_workbook
+from sandbox.documents.excel import MAX_CELL_UNITS, MAX_COLUMNS, MAX_ROWS, Sheet, write_workbook
 from sandbox.documents.workbook import ROWS_AT, rows_of_workbook
 from sandbox.documents.written import Tally
 from sandbox.errors import InvalidArguments
-from sandbox.tables.cells import quoted
+from sandbox.tables.cells import quoted, without_lone_surrogates
 from sandbox.tables.select import Selected, Selection, listed
 from sandbox.tables.source import OpenFile, open_source
 from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
@@ -61,12 +61,14 @@ class TableInput(ToolInput):
     rows_at: Annotated[
         str | None,
         Field(
+            max_length=1000,
             description="Where in a JSON document the rows are, such as $.issues; known of saved results. Of a "
-            "workbook: the sheet."
+            "workbook: the sheet.",
         ),
     ] = None
     columns: Annotated[
-        list[ColumnInput] | None, Field(min_length=1, description="Which columns, in this order; all if not given.")
+        list[ColumnInput] | None,
+        Field(min_length=1, max_length=MAX_COLUMNS, description="Which columns, in this order; all if not given."),
     ] = None
     sort_by: Annotated[
         str | None, Field(description="One column of the source. Numbers sort by value; empty cells come last.")
@@ -85,7 +87,8 @@ class TableInput(ToolInput):
         """What stands above the columns."""
         if self.columns is None:
             return names
-        return [column.name if column.header is None else column.header for column in self.columns]
+        given = (column.name if column.header is None else column.header for column in self.columns)
+        return list(map(without_lone_surrogates, given))
 
 
 class BuildCsvInput(TableInput):
@@ -105,11 +108,12 @@ class BuildCsvInput(TableInput):
 class SheetInput(TableInput):
     """A sheet of a workbook."""
 
-    sheet: Annotated[str | None, Field(description="Its name; the source's if not given.")] = None
+    sheet: Annotated[str | None, Field(max_length=200, description="Its name; the source's if not given.")] = None
     date_columns: Annotated[
         list[str],
         Field(
-            description="Columns whose texts become Excel dates, where Excel shows them exactly as they are written."
+            max_length=MAX_COLUMNS,
+            description="Columns whose texts become Excel dates, where Excel shows them exactly as they are written.",
         ),
     ] = []
 
@@ -224,6 +228,7 @@ class Readable(NamedTuple):
     open_file: OpenFile
     path: str
     rows_at: str | None
+    format: str | None = None
     notes: tuple[str, ...] = ()
 
 
@@ -235,14 +240,14 @@ async def reading(call: Call, given: TableInput) -> AsyncIterator[Readable]:
             open_file,
             note,
         ):
-            yield Readable(open_file, "rows.json", ROWS_AT, note)
+            yield Readable(open_file, "rows.json", ROWS_AT, "json", note)
         return
-    rows_at = given.rows_at
-    if rows_at is None:
-        name = name_of(segments_of(given.source))
-        known = await asyncio.to_thread(call.catalog.find_saved, call.workspace.id, name)
-        rows_at = known.rows_at if known is not None else None
-    yield Readable(lambda: call.workspace.open_file(given.source), given.source, rows_at)
+    name = name_of(segments_of(given.source))
+    known = await asyncio.to_thread(call.catalog.find_saved, call.workspace.id, name)
+    rows_at = known.rows_at if given.rows_at is None and known is not None else given.rows_at
+    yield Readable(
+        lambda: call.workspace.open_file(given.source), given.source, rows_at, None if known is None else known.format
+    )
 
 
 def select(workspace: Workspace, given: TableInput, readable: Readable) -> Selected:
@@ -255,19 +260,21 @@ def select(workspace: Workspace, given: TableInput, readable: Readable) -> Selec
         start=given.start,
         count=given.count,
     )
-    source = open_source(readable.open_file, path=readable.path, rows_at=readable.rows_at)
+    source = open_source(readable.open_file, path=readable.path, rows_at=readable.rows_at, format=readable.format)
     selected = Selected(source, selection, spool_folder=workspace.spool_folder)
     selected.notes.extend(readable.notes)
     return selected
 
 
 def _sheet(given: SheetInput, selected: Selected) -> Sheet:
-    unknown = [name for name in given.date_columns if name not in selected.names]
+    there = set(selected.names)
+    unknown = [name for name in given.date_columns if name not in there]
     if unknown:
         raise InvalidArguments(
             f"date_columns names {quoted(unknown[0])}, which is no column of the sheet. There are: {listed(selected.names)}."
         )
-    dates = frozenset(index for index, name in enumerate(selected.names) if name in given.date_columns)
+    wanted = set(given.date_columns)
+    dates = frozenset(index for index, name in enumerate(selected.names) if name in wanted)
     name = given.sheet if given.sheet is not None else _name_of_source(given.source)
     return Sheet(name, given.headers(selected.names), selected.runs(), dates)
 

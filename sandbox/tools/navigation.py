@@ -58,7 +58,7 @@ async def extract_json_path(call: Call, given: ExtractInput) -> ExtractOutput:
         document = call.workspace.read_bytes(given.path, max_bytes=_MAX_DOCUMENT_BYTES)
         return extract.extract(document, given.expression, max_items=given.max_items, max_depth=given.max_depth)
 
-    async with call.queue.memory(size):
+    async with call.queue.look(), call.queue.memory(size):
         found = await asyncio.to_thread(work)
     return ExtractOutput(
         path=given.path, text=found.text, total=found.total, returned=found.returned, missing=found.missing,
@@ -118,7 +118,8 @@ async def search_output(call: Call, given: SearchInput) -> SearchOutput:
                 file, pattern, context_lines=given.context_lines, offset=given.offset, max_matches=given.max_matches
             )
 
-    found = await asyncio.to_thread(work)
+    async with call.queue.look():
+        found = await asyncio.to_thread(work)
     end = given.offset + len(found.matches)
     return SearchOutput(
         path=given.path,

@@ -20,6 +20,7 @@ class Queue:
     def __init__(self, *, slots: int, length: int) -> None:
         self._slots = asyncio.Semaphore(slots)
         self._large = asyncio.Semaphore(1)
+        self._looking = asyncio.Semaphore(slots)
         self._room = slots + length
         self._inside = 0
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -45,6 +46,10 @@ class Queue:
     def memory(self, size_bytes: int) -> AbstractAsyncContextManager[object]:
         """For work without a jail that holds several times ``size_bytes`` in memory: if they are many, one at a time."""
         return self._large if size_bytes > _LARGE_BYTES else nullcontext()
+
+    def look(self) -> AbstractAsyncContextManager[None]:
+        """For reading through files, without a jail: as many at a time as there are slots."""
+        return self._looking
 
     @contextmanager
     def _let_in(self) -> Iterator[None]:

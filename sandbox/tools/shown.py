@@ -10,7 +10,9 @@ from pydantic import BaseModel, Field, model_validator
 
 from sandbox.catalog import ShownTable
 from sandbox.errors import InvalidArguments, TooLarge
-from sandbox.tables.cells import Cell, LiteralFloat
+from sandbox.tables.cells import Cell, LiteralFloat, plain_text, quoted, without_lone_surrogates
+from sandbox.tables.select import listed
+from sandbox.tables.slices import is_strict
 from sandbox.tools.builders import ColumnInput, Readable, TableInput, reading, select
 from sandbox.tools.files import PathField
 from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
@@ -67,7 +69,8 @@ class ShowTableInput(ToolInput):
     start: Annotated[int, Field(ge=0)] = 0
     count: Annotated[int | None, Field(ge=0, le=MAX_SHOWN_ROWS)] = None
     rows: Annotated[
-        list[dict[str, Any]] | None, Field(description="Instead of a source: a few rows of your own, by column.")
+        list[dict[str, Any]] | None,
+        Field(max_length=MAX_SHOWN_ROWS, description="Instead of a source: a few rows of your own, by column."),
     ] = None
 
     @model_validator(mode="after")
@@ -95,7 +98,7 @@ async def show_table(call: Call, given: ShowTableInput) -> ShowTableOutput:
     else:
         chosen: dict[str, Any] = given.model_dump(include=_OF_SOURCE)
         table_input = TableInput.model_validate(chosen)
-        async with reading(call, table_input) as readable:
+        async with call.queue.slot(), reading(call, table_input) as readable:
             columns, rows = await asyncio.to_thread(_read, call.workspace, table_input, readable)
     encoded = [_row_json(row) for row in rows]
     text = "[" + ",\n".join(encoded) + "]"
@@ -122,9 +125,14 @@ Table = tuple[list[str], list[tuple[Cell, ...]]]
 
 def _given_table(rows: list[dict[str, Any]], columns: list[ColumnInput] | None) -> Table:
     _require_few(len(rows))
-    names = [column.name for column in columns or ()] or list(dict.fromkeys(name for row in rows for name in row))
+    there = dict.fromkeys(name for row in rows for name in row)
+    names = [column.name for column in columns or ()] or list(there)
+    unknown = [name for name in names if name not in there]
+    if unknown and rows:
+        raise InvalidArguments(f"No row has a column {quoted(unknown[0])}. There are: {listed(there)}.")
     headers = [column.header or column.name for column in columns or ()] or names
-    return headers, [tuple(_given_cell(row[name]) if name in row else None for name in names) for row in rows]
+    cells = [tuple(_given_cell(row[name]) if name in row else None for name in names) for row in rows]
+    return list(map(without_lone_surrogates, headers)), cells
 
 
 def _read(workspace: Workspace, given: TableInput, readable: Readable) -> Table:
@@ -146,25 +154,30 @@ def _require_few(count: int) -> None:
 
 
 def _given_cell(value: Any) -> Cell:
-    try:
-        return (value.literal if isinstance(value, LiteralFloat) else json.dumps(value, ensure_ascii=False)).encode()
-    except UnicodeEncodeError:
-        raise InvalidArguments("A text in rows is not valid Unicode: it has half of a surrogate pair.") from None
+    """A value that the model wrote, as it wrote it."""
+    return _json(value).encode("utf-8", "backslashreplace")  # half of a surrogate pair becomes its escape
+
+
+def _json(value: Any) -> str:
+    if isinstance(value, LiteralFloat):
+        return value.literal
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_json(str(key))}: {_json(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_json, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _row_json(row: tuple[Cell, ...]) -> str:
-    return (
-        "["
-        + ",".join(
-            "null"
-            if cell is None
-            else json.dumps(cell, ensure_ascii=False)
-            if isinstance(cell, str)
-            else bytes(cell).decode()
-            for cell in row
-        )
-        + "]"
-    )
+    return "[" + ",".join(map(_cell_json, row)) + "]"
+
+
+def _cell_json(cell: Cell) -> str:
+    """A cell as strict JSON; NaN, which many sources have and JSON has not, as a text."""
+    if cell is None:
+        return "null"
+    text = json.dumps(cell, ensure_ascii=False) if isinstance(cell, str) else bytes(cell).decode()
+    return text if is_strict(text.encode("utf-8", "backslashreplace")) else json.dumps(plain_text(cell))
 
 
 TOOLS: tuple[AnyTool, ...] = (

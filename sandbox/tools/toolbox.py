@@ -127,7 +127,10 @@ class Toolbox:
             call_id = secrets.token_urlsafe(12).replace("_", "a").replace("-", "b")
         elif not _ID.fullmatch(call_id):
             raise InvalidArguments("The id of a call is 1 to 128 letters, digits, '.', '_', ':' or '-'.")
-        acceptance = await in_ledger(self.records.accept, call_id, workspace.id, name, arguments)
+        try:
+            acceptance = await in_ledger(self.records.accept, call_id, workspace.id, name, arguments)
+        except RecursionError:
+            raise InvalidArguments(f"The arguments of {name} are nested too deeply.") from None
         if acceptance is Acceptance.DONE:
             return _answer_again(tool, self.records.get(workspace.id, call_id))
         if acceptance is Acceptance.MINE:

@@ -51,6 +51,11 @@ class Disk:
                 )
             self._used += count
 
+    def note(self, count: int) -> None:
+        """Count bytes that are written already."""
+        with self._lock:
+            self._used += count
+
     def _age(self) -> float:
         return time.monotonic() - self._measured_at
 

@@ -310,9 +310,11 @@ class Workspace:
 
     def commit(self, guest_fd: int, identity: Identity, manifest: Manifest) -> tuple[list[FileChange], list[Skipped]]:
         """Take what a run changed in its tmpfs, when every process of the run is gone; see `transfer`."""
-        return transfer.commit(
+        changes, skipped = transfer.commit(
             self._store, guest_fd, identity, manifest, leave_out=_READ_ONLY, max_bytes=self.limits.workspace_bytes
         )
+        self._disk.note(sum(change.bytes for change in changes if change.change != "deleted"))
+        return changes, skipped
 
     @staticmethod
     def read_report(report_fd: int, identity: Identity, *, max_bytes: int) -> dict[str, bytes]:
