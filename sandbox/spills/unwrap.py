@@ -116,9 +116,8 @@ def _value(data: bytes, depth: int) -> Unwrapped:
     if data[:1] == b"{":
         inner = members(data)
         parts = {member.key: bytes(member.value) for member in inner}
-        if _is_block_list(parts.get("content", b"")) and set(parts) <= {
-            "content", "structuredContent", "isError", "_meta", "resultType",
-        }:  # fmt: skip
+        is_result = set(parts) <= _RESULT_MEMBERS and _is_block_list(parts.get("content", b""))
+        if is_result and (parts["content"] != b"[]" or len(parts) > 1):
             return _result(inner, depth).within("MCP result")
         if list(parts) == ["result"] and len(inner) == 1 and depth < _MAX_NESTED:
             return _value(parts["result"].strip(), depth + 1).within("result")

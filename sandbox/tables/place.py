@@ -8,7 +8,7 @@ from sandbox.tables.cells import without_lone_surrogates
 from sandbox.tables.slices import Member, Slice, elements, end_of_value, members, text_of
 
 _MAX_DEPTH = 5
-_LOOKED_AT_ROWS = 100
+LOOKED_AT_ROWS = 100
 _LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 HEADER_KEYS = ("columns", "fields", "header", "headers", "column_names", "columnNames", "schema")
 """Names of the member, beside rows that are arrays, that has the names of their columns."""
@@ -93,7 +93,7 @@ def _arrays(thing: bytes, above: tuple[str, ...]) -> list[tuple[int, Place]]:
         if first is not None and first[1] == b"{" and not is_header:
             found.append((len(value), Place(keys, _inside(value))))
         is_table = first is not None and first[1] == b"[" and not is_header
-        if is_table and (has_header or header_row(value, key=member.key) is not None):
+        if is_table and (has_header or header_row(elements(value)[:LOOKED_AT_ROWS], key=member.key) is not None):
             found.append((len(value), Place(keys)))
     return found
 
@@ -117,12 +117,11 @@ def _inside(array: bytes) -> str | None:
     return "node" if "node" in objects and others <= {"node", "cursor"} else None
 
 
-def header_row(array: Slice, *, key: str) -> list[str] | None:
-    """The names of columns, if the first row of an array of arrays has nothing but them: several texts, none empty or twice.
+def header_row(rows: list[Slice], *, key: str) -> list[str] | None:
+    """The names of columns, if the first of some rows that are arrays has nothing but them: several texts, none empty or twice.
 
     It is taken for such only where a later row has a cell that is no text, or under `values`, as spreadsheets' servers give it.
     """
-    rows = elements(array)[:_LOOKED_AT_ROWS]
     if not rows or bytes(rows[0])[:1] != b"[":
         return None
     cells = [list(map(bytes, elements(row))) for row in rows if bytes(row)[:1] == b"["]

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from io import StringIO, TextIOWrapper
-from itertools import chain, groupby
+from itertools import chain, groupby, islice
 from typing import Any, BinaryIO, Literal, NamedTuple
 
 import msgspec
@@ -18,7 +18,7 @@ from msgspec import Raw
 
 from sandbox.errors import InvalidSource
 from sandbox.tables.cells import Cell, is_canonical_number, quoted, without_lone_surrogates
-from sandbox.tables.place import HEADER_KEYS, Place, find_place, header_row, names_in, parse_place
+from sandbox.tables.place import HEADER_KEYS, LOOKED_AT_ROWS, Place, find_place, header_row, names_in, parse_place
 from sandbox.tables.slices import REFUSED, NotJson, Slice, by_key, elements, members
 from sandbox.tables.stream import PIECE_BYTES, Window, lines, pieces
 
@@ -255,8 +255,8 @@ class JsonSource(_JsonSource):
         with self._open() as file:
             window = Window(file)
             self._enter(window, self.place.keys)
-            first_rows = next((piece for _, piece in pieces(window)), b"[]")
-            if first_rows[1:].lstrip()[:1] not in (b"[", b"]"):
+            rows = list(islice(chain.from_iterable(elements(piece) for _, piece in pieces(window)), LOOKED_AT_ROWS))
+            if rows and bytes(rows[0])[:1] != b"[":
                 return None, False
         if self.place.keys:
             with self._open() as file:
@@ -267,7 +267,7 @@ class JsonSource(_JsonSource):
                         window.skip_value()
                     elif (names := names_in(window.take())) is not None:
                         return names, False
-        names = header_row(first_rows, key=self.place.keys[-1] if self.place.keys else "")
+        names = header_row(rows, key=self.place.keys[-1] if self.place.keys else "")
         return names, names is not None
 
 
@@ -393,9 +393,11 @@ def _has_more_values(window: Window) -> bool:
 def _first_record(file: BinaryIO) -> bytes:
     """The array with nothing but its first piece."""
     try:
-        return next((piece for _, piece in pieces(Window(file))), b"[]")
-    except NotJson:
-        return b"[]"
+        piece = next((piece for _, piece in pieces(Window(file))), b"[]")
+        piece.decode()
+    except (NotJson, UnicodeDecodeError):
+        return b"[]"  # reading will say it
+    return piece
 
 
 def _find_in(open_file: OpenFile, path: str) -> Place:

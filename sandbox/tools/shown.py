@@ -12,7 +12,6 @@ from sandbox.catalog import ShownTable
 from sandbox.errors import InvalidArguments, TooLarge
 from sandbox.tables.cells import Cell, LiteralFloat, plain_text, quoted, without_lone_surrogates
 from sandbox.tables.select import listed
-from sandbox.tables.slices import is_strict
 from sandbox.tools.builders import ColumnInput, Readable, TableInput, reading, select
 from sandbox.tools.files import PathField
 from sandbox.tools.registry import AnyTool, Call, Tool, ToolInput
@@ -177,7 +176,15 @@ def _cell_json(cell: Cell) -> str:
     if cell is None:
         return "null"
     text = json.dumps(cell, ensure_ascii=False) if isinstance(cell, str) else bytes(cell).decode()
-    return text if is_strict(text.encode("utf-8", "backslashreplace")) else json.dumps(plain_text(cell))
+    try:
+        json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return json.dumps(plain_text(cell))
+    return text
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(name)
 
 
 TOOLS: tuple[AnyTool, ...] = (
