@@ -155,7 +155,7 @@ async def test_a_workbook_of_others_gives_numbers_dates_booleans_and_texts(surfa
         "import openpyxl, datetime as d\nb = openpyxl.Workbook(); s = b.active; s.title = 'One'\n"
         "s.append(['when', 'at', 'n', 'ok', 'text', 'f'])\n"
         "s.append([d.date(2024, 2, 29), d.datetime(2024, 1, 2, 3, 4, 5), 0.1 + 0.2, True, 'a\\nb', '=1+1'])\n"
-        "s.append([None, d.time(1, 2, 3), -7, False, '007', None])\n"
+        "s.append([None, d.time(1, 2, 3), -7, False, '007', d.timedelta(hours=36)])\n"
         "b.create_sheet('Two').append(['only']); b.save('made.xlsx')"
     )
     await surface.call("run_python", "w", {"code": code})
@@ -164,7 +164,7 @@ async def test_a_workbook_of_others_gives_numbers_dates_booleans_and_texts(surfa
     assert rows == [
         ["when", "at", "n", "ok", "text", "f"],
         ["2024-02-29", "2024-01-02 03:04:05", "0.3", "true", "a\nb", ""],
-        ["", "01:02:03", "-7", "false", "007", ""],
+        ["", "01:02:03", "-7", "false", "007", "36:00:00"],
     ]
     two = await surface.call("build_csv", "w", {"source": "made.xlsx", "rows_at": "Two", "output": "two.csv"})
     assert (two["columns"], two["rows_written"]) == (["only"], 0)
