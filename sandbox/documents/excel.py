@@ -46,7 +46,7 @@ _FIRST_TRUE_DAY = date(1900, 3, 1)  # before it Excel counts a 29 February 1900,
 _EPOCH = datetime(1899, 12, 30)  # noqa: DTZ001  Excel has no time zones
 
 _NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(?:\.([0-9]+))?")
-_SIMPLE_TEXT = re.compile(rb'"[A-Za-z0-9](?:[^"\\&<>_\x7f-\xff]|_(?!x)){0,1000}+(?<! )"')
+_SIMPLE_TEXT = re.compile(rb'"[A-Za-z0-9][^"\\&<>\x7f-\xff]{0,1000}(?<! )"')
 _SIMPLE_NUMBER = re.compile(rb"-?[1-9][0-9]{0,10}")
 _SPECIAL = re.compile('[&<>"\x00-\x08\x0b-\x1f\ufffe\uffff]|_(?=x[0-9A-Fa-f]{4}_)')
 _UNFIT_FOR_A_NAME = re.compile(r"[\[\]:*?/\\\x00-\x1f]")
@@ -208,7 +208,9 @@ class _Fragments(dict[bytes | str | None, str]):
         return fragment
 
     def _text_of(self, cell: bytes | str) -> str:
-        if isinstance(cell, bytes) and _SIMPLE_TEXT.fullmatch(cell):  # most are; else the same is decided in more steps
+        if (
+            isinstance(cell, bytes) and b"_x" not in cell and _SIMPLE_TEXT.fullmatch(cell)
+        ):  # most are; else the same is decided in more steps
             return f' s="{_TEXT}" t="inlineStr"><is><t>{cell[1:-1].decode()}</t></is></c>'
         text = plain_text(cell) or ""
         return self.text(text, _QUOTED if is_formula_like(text) else _TEXT)

@@ -16,9 +16,11 @@ _BESIDE_SOURCE = ("sort", "highlight", "fields", "inner_hits", "matched_queries"
 _NAME_KEYS = ("name", "column", "field", "key", "label", "columnName", "column_name")
 
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_STEP = re.compile(r"(?P<wild>\[\*\])|\.(?P<plain>[^.\[\]\s\"'*]+)|\[(?P<quoted>\"(?:[^\"\\]|\\.)*+\"|'[^'\\]*+')\]")
+_STEP = re.compile(
+    r"(?P<wild>\[\*\])|\.(?P<plain>[^.\[\]\s\"'*]+)|\[(?P<quoted>\"[^\"\\]*(?:\\.[^\"\\]*)*\"|'[^'\\]*')\]"
+)
 _ADVICE = 'rows_at is not the place of an array. Write it as $, $.issues, $.result.rows, $["a key"], or $.hits.hits[*]._source.'
-_FIRST_ELEMENT = re.compile(rb"\[[ \t\n\r]*(?:null[ \t\n\r]*,[ \t\n\r]*)*+(.)", re.DOTALL)
+_FIRST_ELEMENT = re.compile(rb"\[[ \t\n\r]*(?:null[ \t\n\r]*,[ \t\n\r]*)*(.)", re.DOTALL)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,10 @@ Slice = Raw | bytes
 """A JSON value as it stands in its document. Raw is a view of it."""
 
 _SPACE = re.compile(rb"[ \t\n\r]*+")
-STRING = re.compile(rb'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*+"')
+# No possessive groups: Python before 3.11.5 gets them wrong (cpython issue 106052). What is between two escapes is one run of
+# other characters, so there is only one way to match.
+_INNER = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})[^"\\\x00-\x1f]*+)*'
+STRING = re.compile(_INNER + b'"')
 _TOKEN = re.compile(
     STRING.pattern
     + rb"|[\[\]{},:]|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|true|false|null|NaN|-?Infinity"
@@ -199,9 +202,7 @@ def _after_key(data: bytes, at: int) -> int:
     return at + 1
 
 
-_BEGUN_STRING = re.compile(
-    rb'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4}))*+(?:\\(?:u[0-9A-Fa-f]{0,3})?)?\Z'
-)
+_BEGUN_STRING = re.compile(_INNER + rb"(?:\\(?:u[0-9A-Fa-f]{0,3})?)?\Z")
 _BEGUN_NUMBER = re.compile(rb"\.|(?:\.[0-9]++)?[eE][+-]?")
 _WORDS = (b"true", b"false", b"null", b"NaN", b"Infinity", b"-Infinity")
 
