@@ -16,13 +16,12 @@ Slice = Raw | bytes
 """A JSON value as it stands in its document. Raw is a view of it."""
 
 _SPACE = re.compile(rb"[ \t\n\r]*+")
-# No possessive groups: Python before 3.11.5 gets them wrong (cpython issue 106052). What is between two escapes is one run of
-# other characters, so there is only one way to match.
-_INNER = rb'"[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})[^"\\\x00-\x1f]*+)*'
-STRING = re.compile(_INNER + b'"')
+# No possessive groups: Python before 3.11.5 gets them wrong (cpython issue 106052); and a bounded repeat, since an open one
+# keeps a note of each escape in memory.
+_RUN = re.compile(rb'[^"\\\x00-\x1f]*+(?:\\(?:["\\/bfnrt]|u[0-9A-Fa-f]{4})[^"\\\x00-\x1f]*+){0,1000}')
+_BEGUN_ESCAPE = re.compile(rb"(?:\\(?:u[0-9A-Fa-f]{0,3})?)?\Z")
 _TOKEN = re.compile(
-    STRING.pattern
-    + rb"|[\[\]{},:]|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|true|false|null|NaN|-?Infinity"
+    rb"[\[\]{},:]|-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|true|false|null|NaN|-?Infinity"
 )
 _PART_OF_WORD = re.compile(rb"[\w.+-]")
 _OPEN, _CLOSE = b"[{", b"]}"
@@ -108,15 +107,16 @@ def _lined_up(data: bytes, by_key: dict[str, Raw]) -> list[Member] | None:
     found = []
     at = skip_space(data, 0) + 1
     for value in by_key.values():
-        key = STRING.match(data, skip_space(data, at))
-        if key is None:
+        key_start = skip_space(data, at)
+        key_end = end_of_string(data, key_start)
+        if key_end is None:
             return None
-        start = skip_space(data, skip_space(data, key.end()) + 1)
+        start = skip_space(data, skip_space(data, key_end) + 1)
         raw = bytes(value)
         end = start + len(raw)
         if data[start:end] != raw:
             return None
-        found.append(Member(key[0], value))
+        found.append(Member(data[key_start:key_end], value))
         at = skip_space(data, end) + 1
     is_end = at == len(data.rstrip()) or (not by_key and data[skip_space(data, at)] == _CLOSE[1])
     return found if is_end else None
@@ -152,12 +152,38 @@ def skip_space(data: bytes, at: int) -> int:
     return found.end()
 
 
+def end_of_string(data: bytes, at: int) -> int | None:
+    """The byte after the JSON string at ``at``; None if there is none that is whole."""
+    if data[at : at + 1] != b'"':
+        return None
+    end = _end_of_runs(data, at + 1)
+    return end + 1 if data[end : end + 1] == b'"' else None
+
+
+def _end_of_runs(data: bytes, at: int) -> int:
+    """Where what may stand in a string ends."""
+    while True:
+        found = _RUN.match(data, at)
+        assert found is not None  # noqa: S101  it matches nothing too
+        if found.end() == at:
+            return at
+        at = found.end()
+
+
 def end_of_value(data: bytes, at: int) -> int:
     """The byte after the JSON value at ``at``; raises `NotJson`."""
     closers: list[int] = []
     wants_value, may_close = True, False
     while True:
         at = skip_space(data, at)
+        if wants_value and data[at : at + 1] == b'"':
+            end = end_of_string(data, at)
+            if end is None:
+                raise _fault(data, at)
+            at, wants_value, may_close = end, False, False
+            if not closers:
+                return at
+            continue
         token = _TOKEN.match(data, at)
         if token is None:
             raise _fault(data, at)
@@ -182,7 +208,7 @@ def end_of_value(data: bytes, at: int) -> int:
                     at, may_close = _after_key(data, at), False
         elif first in (_COMMA, _COLON):
             raise NotJson(at, truncated=False)
-        elif first != _QUOTE and _PART_OF_WORD.match(data, token.end()):
+        elif _PART_OF_WORD.match(data, token.end()):
             is_cut = _BEGUN_NUMBER.fullmatch(data, token.end()) is not None
             raise NotJson(len(data) if is_cut else at, truncated=is_cut)
         else:
@@ -193,16 +219,15 @@ def end_of_value(data: bytes, at: int) -> int:
 
 def _after_key(data: bytes, at: int) -> int:
     at = skip_space(data, at)
-    key = STRING.match(data, at)
-    if key is None:
+    end = end_of_string(data, at)
+    if end is None:
         raise _fault(data, at)
-    at = skip_space(data, key.end())
+    at = skip_space(data, end)
     if data[at : at + 1] != b":":
         raise NotJson(at, truncated=at == len(data))
     return at + 1
 
 
-_BEGUN_STRING = re.compile(_INNER + rb"(?:\\(?:u[0-9A-Fa-f]{0,3})?)?\Z")
 _BEGUN_NUMBER = re.compile(rb"\.|(?:\.[0-9]++)?[eE][+-]?")
 _WORDS = (b"true", b"false", b"null", b"NaN", b"Infinity", b"-Infinity")
 
@@ -211,7 +236,7 @@ def _fault(data: bytes, at: int) -> NotJson:
     """What is wrong at ``at``: nothing but the end, if what stands there is the beginning of something right."""
     rest = data[at : at + 9]
     is_cut = at == len(data) or (at + len(rest) == len(data) and any(word.startswith(rest) for word in _WORDS))
-    is_cut = is_cut or _BEGUN_STRING.match(data, at) is not None
+    is_cut = is_cut or (data[at : at + 1] == b'"' and _BEGUN_ESCAPE.match(data, _end_of_runs(data, at + 1)) is not None)
     return NotJson(len(data) if is_cut else at, truncated=is_cut)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from sandbox.tables.slices import STRING, NotJson, count_of, end_of_value, is_strict, skip_space, text_of, values
+from sandbox.tables.slices import NotJson, count_of, end_of_string, end_of_value, is_strict, skip_space, text_of, values
 
 PIECE_BYTES = 1 << 20
 _GUESSES = 8
@@ -78,11 +78,11 @@ class Window:
     def string(self) -> bytes:
         """Take a JSON string."""
         self.next_byte()
-        while (found := STRING.match(self._buffer, self._at)) is None:
+        while (end := end_of_string(self._buffer, self._at)) is None:
             if not self.more():
                 raise NotJson(self.start, truncated=True)
-        self._at = found.end()
-        return found[0]
+        raw, self._at = self._buffer[self._at : end], end
+        return raw
 
     def skip_value(self) -> None:
         """Pass over a value of any size: what is in the window at once, a large array in pieces."""
