@@ -9,7 +9,6 @@ from itertools import islice
 import re2
 
 from sandbox.errors import InvalidSource
-from sandbox.tables.cells import without_lone_surrogates
 from sandbox.tables.place import find_place
 from sandbox.tables.slices import NotJson, Slice, elements, members, require_json, values
 from sandbox.tables.source import DelimitedSource, JsonSource, LinesSource, Source, delimiter_of
@@ -93,7 +92,7 @@ def _json(body: bytes) -> Laid:
         return _not_one_value(body, data, fault, notes)
     laid = Laid("json", _lines(data), notes=notes)
     place = find_place(data)
-    if place is None or without_lone_surrogates(str(place)) != str(place):
+    if place is None:
         return laid
     return _surveyed(JsonSource(lambda: BytesIO(data), place), laid, str(place))
 

@@ -370,7 +370,7 @@ def _envelope(spill: Spill) -> str:
         lines.append(f"Preview:\n{spill.preview}")
     if spill.next_call is None:
         lines.append("It is a file, not text: give it to the user with attach_file, or use it by its path.")
-    if spill.next_call:
+    else:
         arguments = json.dumps(spill.next_call.arguments, ensure_ascii=False)
         lines.append(
             f"Read on with {spill.next_call.tool} {arguments}. "

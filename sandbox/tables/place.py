@@ -5,11 +5,10 @@ import re
 from dataclasses import dataclass
 
 from sandbox.tables.cells import without_lone_surrogates
-from sandbox.tables.slices import Member, Slice, elements, end_of_value, members, text_of
+from sandbox.tables.slices import Member, Slice, by_key, elements, end_of_value, members, text_of
 
 _MAX_DEPTH = 5
 LOOKED_AT_ROWS = 100
-_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 HEADER_KEYS = ("columns", "fields", "header", "headers", "column_names", "columnNames", "schema")
 """Names of the member, beside rows that are arrays, that has the names of their columns."""
 _BESIDE_SOURCE = ("sort", "highlight", "fields", "inner_hits", "matched_queries")
@@ -82,7 +81,7 @@ def find_place(document: Slice) -> Place | None:
 def _arrays(thing: bytes, above: tuple[str, ...]) -> list[tuple[int, Place]]:
     """Size and place of each array of rows in an object."""
     found: list[tuple[int, Place]] = []
-    inner = [member for member in members(thing) if _LONE_SURROGATE.search(member.key) is None]
+    inner = [member for member in members(thing) if without_lone_surrogates(member.key) == member.key]
     has_header = any(member.key in HEADER_KEYS for member in inner)
     has_rows = any(_starts_rows(member) for member in inner if member.key not in HEADER_KEYS)
     for member in inner:
@@ -146,8 +145,8 @@ def names_in(header: Slice, *, depth: int = 0) -> list[str] | None:
     for element in map(bytes, elements(data)):
         name = element
         if element[:1] == b"{":
-            by_key = {member.key: bytes(member.value) for member in members(element)}
-            name = next((by_key[key] for key in _NAME_KEYS if key in by_key), b"")
+            about = by_key(element)
+            name = next((bytes(about[key]) for key in _NAME_KEYS if key in about), b"")
         if name[:1] != b'"':
             return None
         names.append(without_lone_surrogates(text_of(name)))

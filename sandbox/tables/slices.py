@@ -25,7 +25,7 @@ _TOKEN = re.compile(
 )
 _PART_OF_WORD = re.compile(rb"[\w.+-]")
 _OPEN, _CLOSE = b"[{", b"]}"
-_COMMA, _COLON, _QUOTE = b',:"'
+_COMMA, _COLON = b",:"
 
 REFUSED = (msgspec.DecodeError, RecursionError, UnicodeDecodeError)
 """What msgspec raises for what it does not take."""
@@ -94,19 +94,19 @@ def members(thing: Slice) -> list[Member]:
     """The members of an object in their order; a key that is there twice is twice there."""
     data = bytes(thing)
     try:
-        by_key = _raw_by_key.decode(data)
+        found = _lined_up(data, _raw_by_key.decode(data))
     except REFUSED:
-        by_key = None
-    if by_key is not None and (found := _lined_up(data, by_key)) is not None:
+        found = None
+    if found is not None:
         return found
     return [Member(key, data[start:end]) for key, start, end in _spans(data, b"{")]
 
 
-def _lined_up(data: bytes, by_key: dict[str, Raw]) -> list[Member] | None:
+def _lined_up(data: bytes, last_by_key: dict[str, Raw]) -> list[Member] | None:
     """The members by the lengths of their values; None where a key is there twice, since one of the two was lost."""
     found = []
     at = skip_space(data, 0) + 1
-    for value in by_key.values():
+    for value in last_by_key.values():
         key_start = skip_space(data, at)
         key_end = end_of_string(data, key_start)
         if key_end is None:
@@ -118,7 +118,7 @@ def _lined_up(data: bytes, by_key: dict[str, Raw]) -> list[Member] | None:
             return None
         found.append(Member(data[key_start:key_end], value))
         at = skip_space(data, end) + 1
-    is_end = at == len(data.rstrip()) or (not by_key and data[skip_space(data, at)] == _CLOSE[1])
+    is_end = at == len(data.rstrip()) or (not last_by_key and data[skip_space(data, at)] == _CLOSE[1])
     return found if is_end else None
 
 
