@@ -15,7 +15,8 @@ from sandbox.errors import LedgerLocked, SetupFailed
 T = TypeVar("T")
 
 _BUSY_MILLISECONDS = 5  # writers take turns of a fraction of one; more is for the caller to wait, off the event loop
-_TRIES, _PAUSE_SECONDS = 100, 0.1
+TRIES, PAUSE_SECONDS = 100, 0.1
+"""How often, and after which pause, something is tried again while another program holds the database locked."""
 
 
 class Database:
@@ -66,11 +67,11 @@ class Database:
 
 def patiently(work: Callable[[], T]) -> T:
     """Do something again while the database is locked; it blocks, so not for an event loop."""
-    for _ in range(_TRIES):
+    for _ in range(TRIES):
         try:
             return work()
         except LedgerLocked:
-            time.sleep(_PAUSE_SECONDS)
+            time.sleep(PAUSE_SECONDS)
     return work()
 
 

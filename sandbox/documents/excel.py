@@ -322,8 +322,7 @@ def _range(columns: int, rows: int) -> str:
 
 
 def _free_name(wanted: str, number: int, taken: set[str]) -> str:
-    """A name that Excel takes, and that no other sheet has in any spelling; with a number from the second part of a "
-    "table on."""
+    """A name that Excel takes, and that no other sheet has; with a number from the second part of a table on."""
     fit = _UNFIT_FOR_A_NAME.sub("_", without_lone_surrogates(wanted[: 4 * _MAX_SHEET_NAME_UNITS]))
     base = fit.strip("'").strip() or "Sheet"
     if base.casefold() == "history":  # Excel keeps this name for itself

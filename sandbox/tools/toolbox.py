@@ -17,6 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sandbox import guest_root, retention
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog, SavedFileInfo
+from sandbox.database import PAUSE_SECONDS, TRIES
 from sandbox.documents.check import OFFICE_LIBRARIES, checking
 from sandbox.errors import (
     Busy,
@@ -48,7 +49,6 @@ from sandbox.workspace import Disk, Workspace, Workspaces
 T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
-_LEDGER_TRIES, _LEDGER_PAUSE_SECONDS = 100, 0.1
 _SPARE_DISK_BYTES = 256 << 20
 """Left free on the disk, whatever is written."""
 _OF_SAVED = ("path", "format", "rows", "columns", "rows_at", "complete")
@@ -253,11 +253,11 @@ def _problem(code: str, message: str) -> str:
 
 async def in_ledger(work: Callable[..., T], *arguments: Any) -> T:
     """Do something in the ledger: at once, since it takes less than handing it to a thread, and again while it is locked."""
-    for _ in range(_LEDGER_TRIES):
+    for _ in range(TRIES):
         try:
             return work(*arguments)
         except LedgerLocked:
-            await asyncio.sleep(_LEDGER_PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
     return work(*arguments)
 
 

@@ -36,8 +36,7 @@ class Disk:
             if free.f_bavail * free.f_frsize < count + self._spare_bytes:
                 raise ServiceFull(
                     f"The disk of the service is nearly full: less than {self._spare_bytes:,} bytes would be left. "
-                    f"The operator "
-                    "can make room with `spillbox clean`, or by removing workspaces."
+                    "The operator can make room with `spillbox clean`, or by removing workspaces."
                 )
         if self.quota_bytes is None:
             return
@@ -64,8 +63,7 @@ class Disk:
 
 
 class BoundedFile(io.BufferedRandom):
-    """A file over a descriptor, which stays open, that asks before it grows: ``admit`` gets its new size, and the "
-    "difference."""
+    """A file over a descriptor, which stays open, that asks before it grows: ``admit`` gets its new size and the difference."""
 
     def __init__(self, fd: int, admit: Callable[[int, int], None]) -> None:
         super().__init__(_BoundedRaw(fd, admit), buffer_size=_BUFFER_BYTES)

@@ -206,8 +206,7 @@ class Workspace:
         return self._replace(path, fill, max_bytes=self.limits.file_bytes, sync=False)
 
     def build(self, path: str, fill: Callable[[IO[bytes]], None]) -> FileChange:
-        """As `write`, with what ``fill`` writes into a seekable file, which may be as large as the quota, and "
-        "survives a power cut."""
+        """As `write`, with what ``fill`` writes into a seekable file. It may be as large as the quota, and is on the disk after."""
         return self._replace(path, fill, max_bytes=self.limits.workspace_bytes, sync=True)
 
     def _replace(self, path: str, fill: Callable[[IO[bytes]], None], *, max_bytes: int, sync: bool) -> FileChange:
