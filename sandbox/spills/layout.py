@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import islice
 
@@ -73,11 +73,11 @@ def _surveyed(source: Source, laid: Laid, rows_at: str | None = None) -> Laid:
     try:
         survey = source.survey()
     except InvalidSource as fault:
-        return Laid(laid.format, laid.chunks, complete=laid.complete, notes=(*laid.notes, str(fault)))
+        return replace(laid, notes=(*laid.notes, str(fault)))
     notes = laid.notes
     if source.duplicate_keys:
         notes += (f"{source.duplicate_keys:,} keys are twice in their record; builders take the last of them.",)
-    return Laid(laid.format, laid.chunks, survey.rows, tuple(survey.columns), rows_at, laid.complete, notes)
+    return replace(laid, rows=survey.rows, columns=tuple(survey.columns), rows_at=rows_at, notes=notes)
 
 
 # JSON
@@ -117,8 +117,8 @@ def _not_one_value(body: bytes, data: bytes, fault: NotJson, notes: tuple[str, .
         return Laid("text", (body,), notes=(f"It begins like JSON, but {fault}. It is kept as it was received.",))
     if not complete:
         return Laid("ndjson", (body,), complete=False, notes=("Its last record was cut before it was received.",))
-    laid = Laid("ndjson", (b"".join(_one_line(one) + b"\n" for one in found),), notes=notes)
-    return _surveyed(LinesSource(lambda: BytesIO(b"\n".join(map(_one_line, found)))), laid)
+    lines = b"".join(_one_line(one) + b"\n" for one in found)
+    return _surveyed(LinesSource(lambda: BytesIO(lines)), Laid("ndjson", (lines,), notes=notes))
 
 
 def _lines(data: bytes) -> Iterator[bytes]:

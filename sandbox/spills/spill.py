@@ -307,10 +307,6 @@ def _extension(blob: Blob) -> str:
     return named if re.fullmatch(r"[A-Za-z0-9]{1,8}", named) else "bin"
 
 
-def _what(blob: Blob) -> str:
-    return f"a file in it, {without_lone_surrogates(blob.media_type[:100])}"
-
-
 @dataclass(frozen=True)
 class _File:
     laid: Laid
@@ -320,24 +316,22 @@ class _File:
 
 def _files_of(received: Received, raw: bytes, unwrapped: Unwrapped) -> list[_File]:
     """What is written: the result first, then what is kept beside it."""
-    blobs = [
-        _File(
-            Laid(_extension(blob), (blob.content,)),
-            _extension(blob),
-            _what(blob),
-        )
-        for blob in unwrapped.blobs
-    ]
-    files = blobs
+    files = [_blob_file(blob) for blob in unwrapped.blobs]
     if unwrapped.body is not None:
         laid = lay_out(unwrapped.body)
-        files = [_File(laid, laid.extension), *blobs]
+        files.insert(0, _File(laid, laid.extension))
     if unwrapped.beside:
         files.append(_text_file(unwrapped.beside.encode("utf-8", "replace"), "text.txt", "the text beside it"))
     if unwrapped.is_heuristic:
         extension = "received.txt" if received.result is None else "received.json"
         files.append(_text_file(raw, extension, "the result as it was received"))
     return files
+
+
+def _blob_file(blob: Blob) -> _File:
+    extension = _extension(blob)
+    what = f"a file in it, {without_lone_surrogates(blob.media_type[:100])}"
+    return _File(Laid(extension, (blob.content,)), extension, what)
 
 
 def _text_file(text: bytes, extension: str, what: str) -> _File:

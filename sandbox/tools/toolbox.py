@@ -173,21 +173,26 @@ class Toolbox:
                 spill = self.spiller.spill(workspace, received, surface=surface, client=client, is_mcp=is_mcp)
             except NotJson as fault:
                 raise InvalidArguments(f"result is not JSON: {fault}.") from None
-            now = datetime.now(UTC)
-            if spill.path is not None:
-                saved = [SavedFileInfo(tool=received.tool, saved_at=now, **spill.model_dump(include=set(_OF_SAVED)))]
-                saved += [SavedFileInfo(path=file.path, tool=received.tool, saved_at=now) for file in spill.also]
-                try:
-                    for info in saved:
-                        self.catalog.add_saved(workspace.id, info)
-                except (SQLAlchemyError, LedgerLocked) as fault:
-                    _log.exception("the result %s of the workspace %s is not in the catalog", spill.path, workspace.id)
-                    note = f"What is known of {spill.path} could not be kept ({type(fault).__name__}); builders may need rows_at."
-                    spill = spill.model_copy(update={"warnings": (*spill.warnings, note)})
-            return spill
+            return spill if spill.path is None else self._with_its_files_known(workspace, received.tool, spill)
 
         async with self.queue.memory(received.size):
             return await asyncio.to_thread(work)
+
+    def _with_its_files_known(self, workspace: Workspace, tool: str, spill: Spill) -> Spill:
+        """The spill, its files being noted in the catalog; where that fails it says so."""
+        now = datetime.now(UTC)
+        try:
+            known = SavedFileInfo(tool=tool, saved_at=now, **spill.model_dump(include=set(_OF_SAVED)))
+            self.catalog.add_saved(workspace.id, known)
+            for file in spill.also:
+                self.catalog.add_saved(workspace.id, SavedFileInfo(path=file.path, tool=tool, saved_at=now))
+        except (SQLAlchemyError, LedgerLocked) as fault:
+            _log.exception("the result %s of the workspace %s is not in the catalog", spill.path, workspace.id)
+            note = (
+                f"What is known of {spill.path} could not be kept ({type(fault).__name__}); builders may need rows_at."
+            )
+            return spill.model_copy(update={"warnings": (*spill.warnings, note)})
+        return spill
 
     async def clean(self) -> Cleaned:
         """Remove saved results and errors whose time is over, and what crashes left."""

@@ -10,7 +10,6 @@ from typing import Any
 
 from sandbox.errors import ServiceFull
 
-_BUFFER_BYTES = 1 << 20
 _MEASURED_SECONDS = 600
 _MEASURED_AGAIN_SECONDS = 5
 
@@ -66,7 +65,7 @@ class BoundedFile(io.BufferedRandom):
     """A file over a descriptor, which stays open, that asks before it grows: ``admit`` gets its new size and the difference."""
 
     def __init__(self, fd: int, admit: Callable[[int, int], None]) -> None:
-        super().__init__(_BoundedRaw(fd, admit), buffer_size=_BUFFER_BYTES)
+        super().__init__(_BoundedRaw(fd, admit))
 
 
 class _BoundedRaw(io.FileIO):
