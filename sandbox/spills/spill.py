@@ -5,7 +5,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field
 
@@ -156,31 +156,30 @@ class Spiller:
 
         Raises nothing for a full or broken disk: a failed spill is a warning, never a failed call.
         """
-        raw, unwrapped = _take(received)
-        characters = characters_in(raw)
+        taken = _take(received)
+        raw, unwrapped = taken.raw, taken.unwrapped
         if surface not in self.settings.surfaces:
-            return _as_it_is(received, raw.decode("utf-8", "replace"), unwrapped, characters)
+            return _as_it_is(received, raw.decode("utf-8", "replace"), taken)
         if unwrapped.is_error:
-            return self._error(workspace, received, raw)
+            return self._error(workspace, received, taken)
         body = unwrapped.body or b""
-        if characters <= self.settings.over_characters and not unwrapped.blobs:
+        if taken.characters <= self.settings.over_characters and not unwrapped.blobs:
             shown = raw if unwrapped.is_heuristic and received.result is None else body
-            return _as_it_is(received, shown.decode("utf-8", "replace"), unwrapped, characters)
+            return _as_it_is(received, shown.decode("utf-8", "replace"), taken)
         usual = self.settings.mcp_inline_bytes if is_mcp else self.settings.inline_bytes
         inline_bytes = self.settings.inline_bytes_by_client.get(client or "", usual)
         try:
-            return self._save(workspace, received, raw, unwrapped, inline_bytes)
+            return self._save(workspace, received, taken, inline_bytes)
         except (OSError, ServiceFull) as fault:
             warning = f"The result could not be saved as a file: {fault}. Work from the result itself."
             _log.warning("a result of %s in the workspace %s: %s", received.tool, workspace.id, warning)
             text, missing = self._capped((body or raw).decode("utf-8", "replace"))
-            unsaved = _as_it_is(received, text, unwrapped, characters)
+            unsaved = _as_it_is(received, text, taken)
             return unsaved.model_copy(update={"missing_characters": missing, "warnings": (warning,)})
 
-    def _save(
-        self, workspace: Workspace, received: Received, raw: bytes, unwrapped: Unwrapped, inline_bytes: int
-    ) -> Spill:
-        main, *rest = _files_of(received, raw, unwrapped)
+    def _save(self, workspace: Workspace, received: Received, taken: "_Taken", inline_bytes: int) -> Spill:
+        unwrapped = taken.unwrapped
+        main, *rest = _files_of(received, taken.raw, unwrapped)
         laid, is_text = main.laid, unwrapped.body is not None
         name = tool_name(received.tool)
         path = workspace.write_own("results", f"-{name}.{main.extension}", laid.chunks)
@@ -195,7 +194,7 @@ class Spiller:
                 also.append(SavedFile(path=beside, bytes=workspace.size(beside), what=file.what))
         shape = preview = None
         saved = Spill(
-            spilled=True, text="", path=path, format=laid.format, bytes=workspace.size(path), characters=characters_in(raw),
+            spilled=True, text="", path=path, format=laid.format, bytes=workspace.size(path), characters=taken.characters,
             rows=laid.rows, rows_at=laid.rows_at, columns=None if laid.columns is None else laid.columns[:_MAX_COLUMNS],
             complete=laid.complete, hint=received.hint, inline=False,
             next_call=_next_call(path, laid) if is_text else None, also=tuple(also), unwrapped=unwrapped.trail, warnings=notes,
@@ -212,9 +211,9 @@ class Spiller:
         text, _ = self._capped(_envelope(saved), whole_at=path)
         return saved.model_copy(update={"text": text, "missing_characters": saved.characters})
 
-    def _error(self, workspace: Workspace, received: Received, raw: bytes) -> Spill:
+    def _error(self, workspace: Workspace, received: Received, taken: "_Taken") -> Spill:
         """The full text in a file, a short message with the line of the exception, and still an error."""
-        content = raw if received.result is None else full_text(received.result).encode("utf-8", "replace")
+        content = taken.raw if received.result is None else full_text(received.result).encode("utf-8", "replace")
         whole = content.decode("utf-8", "replace")
         warnings: tuple[str, ...] = ()
         text, path = shortened(whole), None
@@ -227,7 +226,7 @@ class Spiller:
         missing = max(0, len(whole) - MAX_SHORT_CHARACTERS)
         return Spill(
             spilled=path is not None, text=text, is_error=True, path=path, format="text", bytes=len(content),
-            characters=characters_in(raw), inline=missing == 0, missing_characters=missing, hint=received.hint, warnings=warnings,
+            characters=taken.characters, inline=missing == 0, missing_characters=missing, hint=received.hint, warnings=warnings,
         )  # fmt: skip
 
     def _capped(self, text: str, *, whole_at: str | None = None) -> tuple[str, int]:
@@ -244,12 +243,12 @@ class Spiller:
         return f"{text[:low]}\n[{missing:,} of {len(text):,} characters are missing here{where}.]", missing
 
 
-def _as_it_is(received: Received, text: str, unwrapped: Unwrapped, characters: int) -> Spill:
+def _as_it_is(received: Received, text: str, taken: "_Taken") -> Spill:
     """A result that is in no file."""
     text = without_lone_surrogates(text)
     return Spill(
-        spilled=False, text=text, is_error=unwrapped.is_error, format="text", bytes=len(text.encode("utf-8", "replace")),
-        characters=characters, inline=True, hint=received.hint, unwrapped=unwrapped.trail,
+        spilled=False, text=text, is_error=taken.unwrapped.is_error, format="text", bytes=len(text.encode("utf-8", "replace")),
+        characters=taken.characters, inline=True, hint=received.hint, unwrapped=taken.unwrapped.trail,
     )  # fmt: skip
 
 
@@ -263,8 +262,15 @@ def characters_in(text: bytes) -> int:
     return len(text) if text.isascii() else len(text.translate(None, delete=_CONTINUING))
 
 
-def _take(received: Received) -> tuple[bytes, Unwrapped]:
-    """The result as it was received, a text in UTF-8, and what is inside of it."""
+class _Taken(NamedTuple):
+    """The result as it was received, a text in UTF-8; how long that is; and what is inside of it."""
+
+    raw: bytes
+    characters: int
+    unwrapped: Unwrapped
+
+
+def _take(received: Received) -> _Taken:
     content = received.content
     if received.result is not None:
         raw = bytes(received.result)
@@ -280,7 +286,7 @@ def _take(received: Received) -> tuple[bytes, Unwrapped]:
             unwrapped = unwrap_text(raw.decode())
     if received.is_error and not unwrapped.is_error:
         unwrapped = replace(unwrapped, is_error=True)
-    return raw, unwrapped
+    return _Taken(raw, characters_in(raw), unwrapped)
 
 
 def _text_in(data: bytes) -> str:
