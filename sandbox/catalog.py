@@ -132,8 +132,8 @@ class Catalog:
             self._write(update(_saved).where(this).values(**row))
 
     def saved(self, workspace: str) -> dict[str, SavedFileInfo]:
-        """All that is known of a workspace's files, by path, those that have expired too."""
-        statement = select(_saved).where(_saved.c.workspace == workspace)
+        """All that is known of the workspace's files that have not expired, by path."""
+        statement = select(_saved).where((_saved.c.workspace == workspace) & _saved.c.expired_at.is_(None))
         return {row["path"]: _saved_of(row) for row in self._rows(statement)}
 
     def find_saved(self, workspace: str, path: str) -> SavedFileInfo | None:

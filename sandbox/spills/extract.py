@@ -17,7 +17,7 @@ from msgspec import Raw
 from sandbox.errors import InvalidArguments, InvalidSource, NoSuchElement
 from sandbox.tables.cells import quoted, without_lone_surrogates
 from sandbox.tables.place import step
-from sandbox.tables.slices import REFUSED, NotJson, Slice, elements, members, require_json, skip_space, values
+from sandbox.tables.slices import REFUSED, NotJson, Slice, by_key, elements, members, require_json, skip_space, values
 
 MAX_TEXT_CHARACTERS = 20_000
 _MAX_STRING_CHARACTERS = 4000
@@ -33,7 +33,7 @@ _ADVICE = (
     "search_output finds lines, and a script can do the rest."
 )
 
-_by_key = msgspec.json.Decoder(dict[str, Raw])
+_raw_by_key = msgspec.json.Decoder(dict[str, Raw])
 
 
 class Wildcard:
@@ -210,9 +210,9 @@ def _member(node: Slice | None, key: str) -> Slice | None:
     if node is None or bytes(node)[:1] != b"{":
         return None
     try:
-        return _by_key.decode(node).get(key)
+        return _raw_by_key.decode(node).get(key)
     except REFUSED:
-        return {member.key: member.value for member in members(node)}.get(key)
+        return by_key(node).get(key)
 
 
 def _element(node: Slice | None, index: int) -> Slice | None:

@@ -54,8 +54,11 @@ async def list_files(call: Call, given: ListFilesInput) -> ListFilesOutput:
     """The workspace's files whose paths start with the prefix, a page of them."""
     prefix = given.prefix.removeprefix(GUEST_PATH).lstrip("/").removeprefix("./")
     prefix = "" if prefix == "." else prefix
-    listed = await asyncio.to_thread(call.workspace.list_files)
-    saved = await asyncio.to_thread(call.catalog.saved, call.workspace.id)
+
+    def look() -> tuple[list[FileInfo], dict[str, SavedFileInfo]]:
+        return call.workspace.list_files(), call.catalog.saved(call.workspace.id)
+
+    listed, saved = await asyncio.to_thread(look)
     found = [info for info in listed if info.path.startswith(prefix)]
     page = _page(found[given.offset : given.offset + _MAX_LISTED])
     end = given.offset + len(page)

@@ -89,18 +89,8 @@ class Workspaces:
     @contextmanager
     def scratch(self) -> Iterator["Workspace"]:
         """A workspace of no conversation, gone at the end of the ``with``."""
-        with scratch_in(self.root, self._at) as made:
+        with self._at(self.root / _SCRATCH).scratch() as made:
             yield made
-
-
-@contextmanager
-def scratch_in(root: Path, at: Callable[[Path], "Workspace"]) -> Iterator["Workspace"]:
-    """A workspace in a folder of its own below ``root``, gone at the end of the ``with``."""
-    folder = root / _SCRATCH / secrets.token_hex(8)
-    try:
-        yield at(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 class Workspace:
@@ -296,10 +286,11 @@ class Workspace:
     @contextmanager
     def scratch(self) -> Iterator["Workspace"]:
         """Another workspace with the same limits, gone at the end of the ``with``."""
-        with scratch_in(
-            self._root, lambda folder: Workspace(folder, self.limits, disk=self._disk, expired_at=self._expired_at)
-        ) as made:
-            yield made
+        folder = self._root / _SCRATCH / secrets.token_hex(8)
+        try:
+            yield Workspace(folder, self.limits, disk=self._disk, expired_at=self._expired_at)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def copy_in(self, guest_fd: int, identity: Identity, *, only: Iterable[str] | None = None) -> Manifest:
         """Copy the files that a guest may write into the empty tmpfs at ``guest_fd``; see `transfer`."""
