@@ -1,4 +1,4 @@
-"""The command line: `spillbox serve`, `run`, `setup`, `doctor`, `clean`, `tools`."""
+"""The command line: `spillbox serve`, `mcp`, `run`, `setup`, `doctor`, `clean`, `tools`."""
 
 import argparse
 import asyncio
@@ -8,24 +8,28 @@ import logging
 import os
 import resource
 import sys
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import uvicorn
 import uvloop
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
-from api.app import create_app, prove, toolbox_of
+from api.app import VERSION, create_app, gateway_of, prove, toolbox_of
 from api.auth import UnsafeBinding, require_safe_binding
-from api.http import describe
+from api.describe import describe
+from api.mcp.peer import Conversation
+from api.mcp.server import McpServer
+from api.mcp.stdio import serve
 from api.settings import Settings
 from sandbox import guest_root
 from sandbox.doctor.doctor import Finding, examine
 from sandbox.errors import NotFound, SpillboxError
 from sandbox.job import Execution, Status
 from sandbox.retention import Cleaned
+from sandbox.spills.spill import Surface
 from sandbox.tools.toolbox import load_guest_root
 from sandbox.workspace import Workspace
 
@@ -96,11 +100,19 @@ def _parser() -> argparse.ArgumentParser:
     clean = commands.add_parser("clean", help="remove saved results and errors whose time is over")
     clean.set_defaults(command=_clean)
 
+    mcp = commands.add_parser("mcp", help="serve the tools to one MCP client over standard input and output")
+    mcp.add_argument("--workspace", default="mcp", help="the conversation's workspace (mcp)")
+    mcp.add_argument(
+        "--upstream", type=Path, dest="mcp_servers", help="a file of other MCP servers to stand in front of"
+    )
+    mcp.add_argument("--surface", choices=get_args(Surface), default="agent", help="for whom results are (agent)")
+    mcp.set_defaults(command=_mcp)
+
     tools = commands.add_parser("tools", help="print the tools' names, descriptions and schemas as JSON")
     tools.add_argument("--format", choices=["mcp", "openai", "anthropic"], default="mcp", help="whose form (mcp)")
     tools.set_defaults(command=_tools)
 
-    for command in (serve, run, setup, doctor, clean, tools):
+    for command in (serve, mcp, run, setup, doctor, clean, tools):
         command.add_argument(
             "--data-dir", type=Path, help="where workspaces, records and the guest root are (.spillbox)"
         )
@@ -130,6 +142,24 @@ async def _serve_until_stopped(settings: Settings) -> int:
     gc.freeze()  # what is there now stays; the collector need not look at it again for each few requests
     await server.serve()
     return 0 if server.started else _EXIT_FAULT
+
+
+def _mcp(settings: Settings, arguments: argparse.Namespace) -> int:
+    _allow_many_descriptors()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_serve_over_stdio(settings, Conversation(arguments.workspace, arguments.surface)))
+
+
+async def _serve_over_stdio(settings: Settings, conversation: Conversation) -> int:
+    async with AsyncExitStack() as stack:
+        box = await stack.enter_async_context(toolbox_of(settings))
+        box.workspaces.open(conversation.workspace_id or "")  # a name that none can have is told now
+        await prove(box)
+        gateway = gateway_of(settings)
+        if gateway is not None:
+            box.outer = await stack.enter_async_context(gateway)
+        await serve(McpServer(box, gateway, version=VERSION, conversation=conversation))
+    return 0
 
 
 def _allow_many_descriptors() -> None:

@@ -3,8 +3,9 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import timedelta
+from importlib.metadata import version
 
 from fastapi import FastAPI
 from sqlalchemy.exc import SQLAlchemyError
@@ -12,10 +13,16 @@ from sqlalchemy.exc import SQLAlchemyError
 from api import docs, errors, http
 from api.auth import Guard, require_safe_binding
 from api.links import Links
+from api.mcp.endpoint import Endpoint, Mounted
+from api.mcp.gateway import Gateway
+from api.mcp.server import McpServer
+from api.mcp.settings import load
 from api.settings import Settings
 from sandbox.doctor.doctor import Finding, examine_quickly
 from sandbox.errors import JailFailed, SpillboxError
 from sandbox.tools.toolbox import RuntimeName, Toolbox, open_toolbox
+
+VERSION = version("spillbox")
 
 _log = logging.getLogger(__name__)
 
@@ -24,9 +31,16 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
     """The application over a toolbox, which it closes at its end, and what `prove` found of it."""
     require_safe_binding(settings)
 
+    gateway = gateway_of(settings)
+    endpoint = Endpoint(McpServer(box, gateway, version=VERSION), max_request_bytes=settings.max_request_bytes)
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        async with box:
+        async with AsyncExitStack() as stack:
+            await stack.enter_async_context(box)
+            if gateway is not None:
+                box.outer = await stack.enter_async_context(gateway)
+            await stack.enter_async_context(endpoint.running())
             cleaning = asyncio.create_task(_clean_now_and_then(box, settings.clean_hours))
             yield
             cleaning.cancel()
@@ -41,6 +55,7 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
     docs.install(app)
     errors.install(app)
     app.include_router(http.routes(box, settings, findings))
+    app.add_middleware(Mounted, endpoint=endpoint)
     app.add_middleware(Guard, settings=settings, links=links_of(settings))
     return app
 
@@ -67,8 +82,14 @@ def toolbox_of(settings: Settings, *, runtime: RuntimeName | None = None) -> Too
     return open_toolbox(
         settings.data_dir, limits=settings.limits, slots=settings.slots, queue_length=settings.queue_length,
         runtime=runtime or settings.runtime, spills=settings.spill, keep_results=timedelta(days=settings.keep_results_days),
-        disk_bytes=settings.disk_bytes, sign=links_of(settings).sign,
+        disk_bytes=settings.disk_bytes, sign=links_of(settings).sign, approval_seconds=settings.approval_seconds,
     )  # fmt: skip
+
+
+def gateway_of(settings: Settings) -> Gateway | None:
+    """The gateway to other MCP servers, if the settings name any; raises `SetupFailed` for a file that is not right."""
+    servers = {} if settings.mcp_servers is None else load(settings.mcp_servers)
+    return Gateway(servers, version=VERSION) if servers else None
 
 
 def links_of(settings: Settings) -> Links:

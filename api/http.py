@@ -2,7 +2,6 @@
 
 import asyncio
 import codecs
-import functools
 import json
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
@@ -18,15 +17,15 @@ from starlette.convertors import Convertor, register_url_convertor
 
 from api import results
 from api.bodies import OpenFileResponse, read_body
+from api.describe import Format, describe
 from api.errors import Problem, problem_of, unexpected
 from api.settings import Settings
 from sandbox.doctor.doctor import Finding
 from sandbox.errors import InvalidArguments, SpillboxError, TooLarge
 from sandbox.job import FileChange
 from sandbox.records import Record
-from sandbox.tables.cells import LiteralFloat
+from sandbox.tables.literal_json import parse
 from sandbox.tools.files import ListFilesInput, ListFilesOutput, list_files
-from sandbox.tools.registry import AnyTool
 from sandbox.tools.toolbox import Toolbox
 from sandbox.workspace import name_of, segments_of
 
@@ -52,8 +51,6 @@ _LARGE_BODY_BYTES = 256 << 10
 _EVENT_STREAM = "text/event-stream"
 _PROBLEM = {"model": Problem, "content": {"application/problem+json": {}}}
 _PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 429, 500, 503), _PROBLEM)
-
-Format = Literal["mcp", "openai", "anthropic"]
 
 
 class Readiness(BaseModel):
@@ -108,22 +105,6 @@ def routes(box: Toolbox, settings: Settings, findings: list[Finding]) -> APIRout
 # Tools
 
 
-def describe(tool: AnyTool, style: Format) -> dict[str, Any]:
-    """A tool as the API of a model provider, or MCP, takes it."""
-    if style == "openai":
-        function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema()}
-        return {"type": "function", "function": function}
-    if style == "anthropic":
-        return {"name": tool.name, "description": tool.description, "input_schema": tool.input_schema()}
-    return {
-        "name": tool.name,
-        "description": tool.description,
-        "inputSchema": tool.input_schema(),
-        "outputSchema": tool.output_schema(),
-        "annotations": {"readOnlyHint": tool.read_only, "destructiveHint": tool.destructive, "openWorldHint": False},
-    }
-
-
 def _add_tools(router: APIRouter, box: Toolbox, settings: Settings) -> None:
     @router.get("/v1/tools", tags=["tools"])
     async def tools(format: Format = "mcp") -> list[dict[str, Any]]:
@@ -175,8 +156,7 @@ def _tool_route(box: Toolbox, settings: Settings, name: str) -> Callable[..., Co
 async def _json_object(request: Request, max_bytes: int) -> dict[str, Any]:
     body = await read_body(request, max_bytes, "SPILLBOX_MAX_REQUEST_BYTES")
     try:
-        parse = functools.partial(json.loads, body or b"{}", parse_float=LiteralFloat)
-        value = parse() if len(body) < _LARGE_BODY_BYTES else await asyncio.to_thread(parse)
+        value = parse(body or b"{}") if len(body) < _LARGE_BODY_BYTES else await asyncio.to_thread(parse, body)
     except (ValueError, RecursionError) as fault:
         raise InvalidArguments(f"The body is not JSON: {fault}") from None
     if not isinstance(value, dict):

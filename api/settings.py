@@ -45,6 +45,13 @@ class Settings(BaseSettings):
         "", description="What users reach the service by, such as https://spillbox.example.org; put before links."
     )
     link_seconds: int = Field(86_400, ge=60, description="How long a signed download link works, where a key is set.")
+    mcp_servers: Path | None = Field(
+        None,
+        description="A file of other MCP servers (`mcpServers`), whose tools are offered too and whose results spill.",
+    )
+    approval_seconds: float = Field(
+        300, gt=0, description="How long a call waits for a person's approval, if one looks at /v1/approvals."
+    )
     limits: Limits = Field(
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."
     )

@@ -14,7 +14,14 @@
     │   ├── QuotaExceeded
     │   ├── EditMismatch
     │   ├── IdReused
-    │   └── Interrupted
+    │   ├── Interrupted
+    │   ├── Denied
+    │   ├── NotApproved
+    │   └── ArgumentsChanged
+    ├── InputNeeded                 the caller is asked something first, and calls again
+    ├── OuterFailed                 a tool of another program could not be called, or did not answer
+    │   ├── OuterError
+    │   └── OuterTimeout
     ├── Busy                        try again later
     │   └── LedgerLocked
     └── ServiceFault                the operator must change something
@@ -27,6 +34,8 @@
 
 Each class has a stable ``code`` that clients may test; the message says what to do next.
 """
+
+from typing import Any
 
 
 class SpillboxError(Exception):
@@ -117,6 +126,61 @@ class Interrupted(BadRequest):
     """The call of that id was begun and never finished."""
 
     code = "interrupted"
+
+
+class Denied(BadRequest):
+    """A tool that the settings forbid."""
+
+    code = "denied"
+
+
+class NotApproved(BadRequest):
+    """A tool that needs a person's approval, and nobody gave it."""
+
+    code = "not_approved"
+
+
+class ArgumentsChanged(NotApproved):
+    """What was approved is not what would be sent now."""
+
+    code = "arguments_changed"
+
+
+class InputNeeded(SpillboxError):
+    """The call has not begun: ``request`` is what to ask the caller's user first, in the surface's own form.
+
+    ``approval_id`` names an approval that stands for the next round.
+    """
+
+    code = "input_needed"
+
+    def __init__(self, message: str, *, request: Any = None, approval_id: str | None = None) -> None:
+        super().__init__(message)
+        self.request = request
+        self.approval_id = approval_id
+
+
+class OuterFailed(SpillboxError):
+    """A tool of another program could not be called; the message says whether it may have done its work."""
+
+    code = "upstream_failed"
+
+
+class OuterError(OuterFailed):
+    """The other program answered with an error of its protocol: its number, its words, its data."""
+
+    code = "upstream_error"
+
+    def __init__(self, message: str, *, number: int = -32603, data: Any = None) -> None:
+        super().__init__(message)
+        self.number = number
+        self.data = data
+
+
+class OuterTimeout(OuterFailed):
+    """The other program did not answer in time; it was told to stop."""
+
+    code = "upstream_timeout"
 
 
 class Busy(SpillboxError):

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from sandbox.database import Database
+from sandbox.database import Database, patiently
 from sandbox.errors import Busy, IdReused, NotFound
 from sandbox.processes import identity_of, lives
 
@@ -64,6 +64,15 @@ _calls = Table(
     Column("ended_at", DateTime(timezone=True)),
 )
 
+_expansions = Table(
+    "expansions",
+    _metadata,
+    Column("workspace", String(128), primary_key=True),
+    Column("call", String(160), primary_key=True),
+    Column("tool", Text, nullable=False),
+    Column("arguments", Text, nullable=False),
+    Column("sha256", String(64), nullable=False),
+)
 
 # Made once: making a statement takes longer than doing it.
 _this_call = (_calls.c.workspace == bindparam("in_workspace")) & (_calls.c.id == bindparam("of_id"))
@@ -83,6 +92,9 @@ _finish = (
 )
 _interrupt = update(_calls).where(_this_call).values(state=State.INTERRUPTED, running_in=None, ended_at=bindparam("at"))
 _forget = delete(_calls).where(_this_call)
+_forget_expansion = delete(_expansions).where(
+    (_expansions.c.workspace == bindparam("in_workspace")) & (_expansions.c.call == bindparam("of_id"))
+)
 _unfinished = select(_calls).where(_calls.c.state == State.ACCEPTED)
 _latest = (
     select(*(null().label("answer") if column.name == "answer" else column for column in _calls.c))
@@ -90,6 +102,17 @@ _latest = (
     .order_by(_calls.c.accepted_at.desc())
     .limit(bindparam("most"))
 )
+
+
+class Expansion(BaseModel):
+    """What a delegating call really sent."""
+
+    model_config = ConfigDict(frozen=True)
+
+    tool: str
+    arguments: str
+    """JSON, whole, every number as it was written."""
+    sha256: str
 
 
 class Record(BaseModel):
@@ -109,6 +132,8 @@ class Record(BaseModel):
     """The tool's output, or the error; not in lists."""
     accepted_at: datetime
     ended_at: datetime | None
+    expansion: Expansion | None = None
+    """Of a delegating call; not in lists."""
 
 
 class Acceptance(StrEnum):
@@ -180,13 +205,27 @@ class Records:
         """Take back a call that was not begun, so that its id can be tried again."""
         with self.database.writing() as db:
             db.execute(_forget, _this(workspace, call_id))
+            db.execute(_forget_expansion, _this(workspace, call_id))
 
     def get(self, workspace: str, call_id: str) -> Record:
         """One call; raises `NotFound`, also for an id that is another workspace's."""
         row = self._row(workspace, call_id)
         if row is None:
             raise NotFound(f"There is no record {call_id[:80]!a} in the workspace {workspace}.")
-        return _record(row)
+        with self.database.reading() as db:
+            this = (_expansions.c.workspace == workspace) & (_expansions.c.call == call_id)
+            sent = db.execute(select(_expansions).where(this)).mappings().first()
+        return _record(row).model_copy(update={"expansion": sent and Expansion.model_validate(dict(sent))})
+
+    def note(self, workspace: str, call_id: str, tool: str, arguments: str, sha256: str) -> None:
+        """Note what a delegating call is about to send, in whole. It blocks."""
+        row = {"workspace": workspace, "call": call_id, "tool": tool, "arguments": arguments, "sha256": sha256}
+
+        def write() -> None:
+            with self.database.writing() as db:
+                db.execute(_expansions.insert(), row)
+
+        patiently(write)
 
     def latest(self, workspace: str, *, limit: int = 100) -> list[Record]:
         """The workspace's calls, newest first, without their answers: `get` gives one with its answer."""

@@ -148,11 +148,12 @@ class Spiller:
 
     def spill(
         self, workspace: Workspace, received: Received, *, surface: Surface = "agent", client: str | None = None,
-        is_mcp: bool = False,
+        is_mcp: bool = False, inline_bytes: int | None = None,
     ) -> Spill:  # fmt: skip
         """Save a result if it is long, and say what to hand to the model. Where saving fails, the result is in the answer.
 
-        ``client`` and ``is_mcp`` say who gets it, and so how much of it stands in the answer itself.
+        ``client`` and ``is_mcp`` say who gets it, and so how much of it stands in the answer itself; ``inline_bytes`` is
+        another size than the settings have.
 
         Raises nothing for a full or broken disk: a failed spill is a warning, never a failed call.
         """
@@ -167,7 +168,8 @@ class Spiller:
             shown = raw if unwrapped.is_heuristic and received.result is None else body
             return _as_it_is(received, shown.decode("utf-8", "replace"), taken)
         usual = self.settings.mcp_inline_bytes if is_mcp else self.settings.inline_bytes
-        inline_bytes = self.settings.inline_bytes_by_client.get(client or "", usual)
+        if inline_bytes is None:
+            inline_bytes = self.settings.inline_bytes_by_client.get(client or "", usual)
         try:
             return self._save(workspace, received, taken, inline_bytes)
         except (OSError, ServiceFull) as fault:

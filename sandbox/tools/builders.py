@@ -309,6 +309,7 @@ TOOLS: tuple[AnyTool, ...] = (
         output=BuildCsvOutput,
         function=build_csv,
         read_only=False,
+        idempotent=True,
         destructive=True,
     ),
     Tool(
@@ -324,6 +325,7 @@ TOOLS: tuple[AnyTool, ...] = (
         output=BuildExcelOutput,
         function=build_excel,
         read_only=False,
+        idempotent=True,
         destructive=True,
     ),
 )

@@ -312,6 +312,7 @@ TOOLS: tuple[AnyTool, ...] = (
         output=FileChange,
         function=write_file,
         read_only=False,
+        idempotent=True,
         destructive=True,
     ),
     Tool(
@@ -331,6 +332,7 @@ TOOLS: tuple[AnyTool, ...] = (
         output=FileChange,
         function=delete_file,
         read_only=False,
+        idempotent=True,
         destructive=True,
     ),
 )

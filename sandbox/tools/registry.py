@@ -1,7 +1,7 @@
 """What a tool is: a name, a description for a model, an input and an output model, and a function."""
 
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
@@ -11,6 +11,7 @@ from sandbox.catalog import Catalog
 from sandbox.job import Limits
 from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.streams import OnOutput
+from sandbox.tools.outer import Caller
 from sandbox.tools.queue import Queue
 from sandbox.workspace import Workspace
 
@@ -44,6 +45,7 @@ class Call:
     sign: Sign = str
     on_output: OnOutput | None = None
     on_progress: OnProgress | None = None
+    caller: Caller = field(default_factory=Caller)
 
     def progress(self, **counts: int) -> None:
         """Tell how far it is."""
@@ -62,6 +64,10 @@ class Tool(Generic[Input, Output]):
     function: Callable[[Call, Input], Awaitable[Output]]
     read_only: bool
     destructive: bool = False
+    idempotent: bool = False
+    """Whether the same call twice leaves what one leaves; what is read-only surely does."""
+    open_world: bool = False
+    """Whether it reaches beyond this service."""
 
     def input_schema(self) -> dict[str, Any]:
         """JSON schema of the arguments."""

@@ -10,7 +10,8 @@ from pydantic import BaseModel, Field, model_validator
 
 from sandbox.catalog import ShownTable
 from sandbox.errors import InvalidArguments, TooLarge
-from sandbox.tables.cells import Cell, LiteralFloat, plain_text, quoted, without_lone_surrogates
+from sandbox.tables.cells import Cell, plain_text, quoted, without_lone_surrogates
+from sandbox.tables.literal_json import dump
 from sandbox.tables.select import listed
 from sandbox.tools.builders import ColumnInput, Readable, TableInput, reading, select
 from sandbox.tools.files import PathField
@@ -154,17 +155,7 @@ def _require_few(count: int) -> None:
 
 def _given_cell(value: Any) -> Cell:
     """A value that the model wrote, as it wrote it."""
-    return _json(value).encode("utf-8", "backslashreplace")  # half of a surrogate pair becomes its escape
-
-
-def _json(value: Any) -> str:
-    if isinstance(value, LiteralFloat):
-        return value.literal
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{_json(str(key))}: {_json(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_json, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    return dump(value).encode("utf-8", "backslashreplace")  # half of a surrogate pair becomes its escape
 
 
 def _row_json(row: tuple[Cell, ...]) -> str:

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
@@ -15,12 +16,14 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from sandbox import guest_root, retention
+from sandbox.approvals import Approvals
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog, SavedFileInfo
 from sandbox.database import PAUSE_SECONDS, TRIES
 from sandbox.documents.check import OFFICE_LIBRARIES, checking
 from sandbox.errors import (
     Busy,
+    InputNeeded,
     Interrupted,
     InvalidArguments,
     LedgerLocked,
@@ -40,13 +43,16 @@ from sandbox.runtimes.streams import OnOutput
 from sandbox.runtimes.warm import WarmRuntime
 from sandbox.spills.spill import Received, Spill, Spiller, SpillSettings, Surface
 from sandbox.tables.slices import NotJson
-from sandbox.tools import builders, files, navigation, run_python, shown
+from sandbox.tools import builders, delegate, files, navigation, run_python, shown
 from sandbox.tools.arguments import readable
+from sandbox.tools.outer import Approve, Caller, OuterCall, OuterTool, OuterTools
+from sandbox.tools.permit import WAIT_SECONDS, Desk, Expanded, permit
 from sandbox.tools.queue import Queue
 from sandbox.tools.registry import AnyTool, Call, OnProgress, Sign
 from sandbox.workspace import Disk, Workspace, Workspaces
 
 T = TypeVar("T")
+Answer = TypeVar("Answer", BaseModel, "Handed")
 
 _log = logging.getLogger(__name__)
 _SPARE_DISK_BYTES = 256 << 20
@@ -82,7 +88,8 @@ class Toolbox:
     def __init__(
         self, *, workspaces: Workspaces, runtime: Runtime, records: Records, catalog: Catalog, attachments: Attachments,
         guest: GuestRoot | None, spills: SpillSettings = SpillSettings(), slots: int | None = None,  # noqa: B008  frozen
-        queue_length: int = 128, keep_results: timedelta = KEEP_RESULTS, sign: Sign = str,
+        queue_length: int = 128, keep_results: timedelta = KEEP_RESULTS, sign: Sign = str, approve: Approve | None = None,
+        approval_seconds: float = WAIT_SECONDS,
     ) -> None:  # fmt: skip
         self.workspaces = workspaces
         self.records = records
@@ -98,6 +105,12 @@ class Toolbox:
         scripts = [] if guest is None else [run_python.tool(guest.python_version, guest.libraries, self.limits)]
         all_of_them = (*scripts, *files.TOOLS, *navigation.TOOLS, *builders.TOOLS, *shown.TOOLS)
         self.tools: dict[str, AnyTool] = {tool.name: tool for tool in all_of_them}
+        self.outer: OuterTools | None = None
+        """Tools of other programs, if someone offers them: see `OuterTools`."""
+        self.approvals = Approvals(records.database)
+        self.desk = Desk(self.approvals, approve, approval_seconds)
+        calling = delegate.Delegation(self.tools, lambda: self.outer, self.desk, records, self._hand_out)
+        self.tools[delegate.NAME] = delegate.tool(calling)
         self._under_way: dict[tuple[str, str], asyncio.Task[BaseModel]] = {}
 
     async def __aenter__(self) -> Self:
@@ -117,14 +130,15 @@ class Toolbox:
     async def call(
         self, name: str, workspace_id: str, arguments: Mapping[str, Any], *,
         call_id: str | None = None, on_output: OnOutput | None = None, on_progress: OnProgress | None = None,
+        caller: Caller = Caller(),  # noqa: B008  frozen
     ) -> BaseModel:  # fmt: skip
         """Call a tool by name. The same ``call_id`` again gives the same answer without doing it again.
 
-        If the caller is cancelled, a call that has begun is still finished and recorded.
+        If the caller is cancelled, a call that has begun is still finished and recorded; `cancel` stops it.
         """
         tool, given, workspace = self.check_call(name, workspace_id, arguments)
         if call_id is None:
-            call_id = secrets.token_urlsafe(12).replace("_", "a").replace("-", "b")
+            call_id = new_call_id()
         elif not _ID.fullmatch(call_id):
             raise InvalidArguments("The id of a call is 1 to 128 letters, digits, '.', '_', ':' or '-'.")
         try:
@@ -134,8 +148,8 @@ class Toolbox:
         if acceptance is Acceptance.DONE:
             return _answer_again(tool, self.records.get(workspace.id, call_id))
         if acceptance is Acceptance.MINE:
-            call = self.call_of(call_id, workspace, on_output=on_output, on_progress=on_progress)
-            task = asyncio.create_task(self._do(tool, call, given))
+            call = self.call_of(call_id, workspace, on_output=on_output, on_progress=on_progress, caller=caller)
+            task = asyncio.create_task(self._recorded(call.workspace.id, call_id, lambda: tool.function(call, given)))
             self._under_way[workspace.id, call_id] = task
             task.add_done_callback(lambda _: self._under_way.pop((workspace.id, call_id), None))
         elif (workspace.id, call_id) in self._under_way:
@@ -144,23 +158,58 @@ class Toolbox:
             raise Busy(f"The call {call_id} is being done by another service.")
         return await asyncio.shield(task)
 
+    async def cancel(self, workspace_id: str, call_id: str) -> None:
+        """Stop a call that is under way, and wait until it has stopped; without effect if there is none."""
+        task = self._under_way.get((workspace_id, call_id))
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     def call_of(
-        self,
-        call_id: str,
-        workspace: Workspace,
-        *,
-        on_output: OnOutput | None = None,
-        on_progress: OnProgress | None = None,
-    ) -> Call:
+        self, call_id: str, workspace: Workspace, *, on_output: OnOutput | None = None,
+        on_progress: OnProgress | None = None, caller: Caller = Caller(),  # noqa: B008  frozen
+    ) -> Call:  # fmt: skip
         """What a tool's function is given."""
         return Call(
             call_id, workspace, self.runtime, self.queue, self.limits, self.catalog, self.attachments, self.sign,
-            on_output, on_progress,
+            on_output, on_progress, caller,
+        )  # fmt: skip
+
+    async def call_outer(self, tool: OuterTool, outer_call: OuterCall) -> "Handed":
+        """Call a tool of another program for an agent: judged, recorded, its long result saved.
+
+        Raises what `permit` and the tool's ``send`` raise. If the caller is cancelled, so is the call.
+        """
+        workspace = self.workspaces.open(outer_call.workspace_id)
+        call_id = new_call_id()
+        await in_ledger(self.records.accept, call_id, workspace.id, tool.name, outer_call.arguments)
+
+        async def work() -> Handed:
+            expanded = Expanded.of(outer_call.arguments)
+            grant = await permit(
+                self.desk, tool.name, tool.permission, expanded,
+                workspace_id=workspace.id, call_id=call_id, caller=outer_call.caller,
+            )  # fmt: skip
+            received = await grant.spend(expanded.sha256, lambda: tool.send(outer_call))
+            if not tool.spill or outer_call.caller.surface not in self.spiller.settings.surfaces:
+                return Handed(received, None)
+            return Handed(received, await self._spilled(tool, outer_call, received))
+
+        return await self._recorded(workspace.id, call_id, work)
+
+    async def _hand_out(self, tool: OuterTool, outer_call: OuterCall) -> Spill:
+        return await self._spilled(tool, outer_call, await tool.send(outer_call))
+
+    async def _spilled(self, tool: OuterTool, outer_call: OuterCall, received: Received) -> Spill:
+        caller = outer_call.caller
+        return await self.spill(
+            outer_call.workspace_id, received, surface=caller.surface, client=caller.name, is_mcp=caller.is_mcp,
+            inline_bytes=tool.inline_bytes,
         )  # fmt: skip
 
     async def spill(
         self, workspace_id: str, received: Received, *, surface: Surface = "agent", client: str | None = None,
-        is_mcp: bool = False,
+        is_mcp: bool = False, inline_bytes: int | None = None,
     ) -> Spill:  # fmt: skip
         """Save a tool's result if it is long; gives what to hand to the model. See `Spiller.spill`.
 
@@ -170,7 +219,9 @@ class Toolbox:
 
         def work() -> Spill:
             try:
-                spill = self.spiller.spill(workspace, received, surface=surface, client=client, is_mcp=is_mcp)
+                spill = self.spiller.spill(
+                    workspace, received, surface=surface, client=client, is_mcp=is_mcp, inline_bytes=inline_bytes
+                )
             except NotJson as fault:
                 raise InvalidArguments(f"result is not JSON: {fault}.") from None
             return spill if spill.path is None else self._with_its_files_known(workspace, received.tool, spill)
@@ -227,29 +278,49 @@ class Toolbox:
                 documents = await check(execution.files)
         return execution.model_copy(update={"documents": documents})
 
-    async def _do(self, tool: AnyTool, call: Call, given: BaseModel) -> BaseModel:
+    async def _recorded(self, workspace_id: str, call_id: str, work: Callable[[], Awaitable[Answer]]) -> Answer:
+        """Do what was accepted under this id, and write down what came of it."""
         status = "internal_error"
         answer = _problem(status, "The service made a mistake. Use a new id to try again.")
         try:
-            output: BaseModel = await tool.function(call, given)
+            output = await work()
             status = output.status.value if isinstance(output, Execution) else "ok"
             answer = output.model_dump_json()
-        except (Busy, ServiceFault):
+        except (Busy, ServiceFault, InputNeeded):
             # Not begun, or by no fault of the call: the same id can be tried again.
-            await in_ledger(self.records.forget, call.workspace.id, call.id)
+            await in_ledger(self.records.forget, workspace_id, call_id)
             raise
         except SpillboxError as fault:
             status, answer = fault.code, _problem(fault.code, str(fault))
             raise
         except asyncio.CancelledError:
-            status, answer = "interrupted", _problem("interrupted", "The service was stopped.")
+            status, answer = "interrupted", _problem("interrupted", "The call was stopped.")
             raise
         finally:
             try:
-                await in_ledger(self.records.finish, call.workspace.id, call.id, status, answer)
+                await in_ledger(self.records.finish, workspace_id, call_id, status, answer)
             except (SQLAlchemyError, Busy):
-                _log.exception("the answer of the call %s could not be recorded; it is given all the same", call.id)
+                _log.exception("the answer of the call %s could not be recorded; it is given all the same", call_id)
         return output
+
+
+@dataclass(frozen=True)
+class Handed:
+    """What an outer tool gave: the result as it was received, and what to hand to the model, if it is saved by rule."""
+
+    received: Received
+    spill: Spill | None
+
+    def model_dump_json(self) -> str:
+        """What is recorded: where the result is, or how large it was."""
+        if self.spill is not None and self.spill.spilled:
+            return self.spill.model_dump_json(exclude={"text", "shape", "preview"})
+        return json.dumps({"bytes": self.received.size, "is_error": self.received.is_error})
+
+
+def new_call_id() -> str:
+    """An id that no other call has."""
+    return secrets.token_urlsafe(12).replace("_", "a").replace("-", "b")
 
 
 def _problem(code: str, message: str) -> str:
@@ -272,7 +343,7 @@ RuntimeName = Literal["warm", "nsjail", "none"]
 def open_toolbox(
     data_folder: str | Path, *, limits: Limits = Limits(), slots: int | None = None, queue_length: int = 128,  # noqa: B008
     runtime: RuntimeName = "warm", spills: SpillSettings = SpillSettings(), keep_results: timedelta = KEEP_RESULTS,  # noqa: B008
-    disk_bytes: int | None = None, sign: Sign = str,
+    disk_bytes: int | None = None, sign: Sign = str, approve: Approve | None = None, approval_seconds: float = WAIT_SECONDS,
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
 
@@ -296,7 +367,7 @@ def open_toolbox(
     return Toolbox(
         workspaces=workspaces, runtime=made, records=records, catalog=catalog,
         attachments=Attachments(folder / "attachments", catalog, disk), guest=root, spills=spills, slots=slots,
-        queue_length=queue_length, keep_results=keep_results, sign=sign,
+        queue_length=queue_length, keep_results=keep_results, sign=sign, approve=approve, approval_seconds=approval_seconds,
     )  # fmt: skip
 
 

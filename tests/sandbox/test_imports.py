@@ -15,7 +15,7 @@ LAYERS = [
     ["sandbox.tools", "sandbox.doctor", "sandbox.testing"],
     ["sandbox.documents", "sandbox.spills", "sandbox.retention"],
     ["sandbox.runtimes", "sandbox.tables", "sandbox.attachments"],
-    ["sandbox.failures", "sandbox.catalog"],
+    ["sandbox.failures", "sandbox.catalog", "sandbox.approvals"],
     ["sandbox.guest_root", "sandbox.records", "sandbox.workspace"],
     ["sandbox.database"],
     ["sandbox.job"],

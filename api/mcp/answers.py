@@ -1,0 +1,134 @@
+"""Outputs of tools as results of the protocol: structured content, and a short text for models that see no more than that."""
+
+import json
+from typing import Any
+from urllib.parse import quote
+
+import msgspec
+from pydantic import BaseModel
+
+from api.errors import Problem, problem_of
+from api.mcp.wire import stand_in
+from sandbox.errors import SpillboxError
+from sandbox.job import Execution, FileChange, Stream
+from sandbox.tools.delegate import CallToolOutput
+from sandbox.tools.files import ReadFileOutput
+from sandbox.tools.navigation import ExtractOutput
+from sandbox.tools.shown import AttachFileOutput, ShowTableOutput
+from sandbox.tools.toolbox import Handed
+
+_MAX_LINKS = 10
+_CHECKED = {True: "ok", False: "broken", None: "not checked"}
+
+ERA_FIELDS = ("resultType", "ttlMs", "cacheScope")
+"""What only a later era's results have; each answer has those of its own client's era."""
+
+Result = dict[str, Any]
+
+
+def answer_of(output: BaseModel) -> Result:
+    """The result for a tool's output."""
+    return {
+        "content": [{"type": "text", "text": in_short(output)}, *_links(output)],
+        "structuredContent": stand_in(output.model_dump_json()),
+        "isError": isinstance(output, CallToolOutput) and output.is_error,
+    }
+
+
+def failure_of(fault: SpillboxError) -> Result:
+    """The result for a call that failed, which the model sees and can act on."""
+    return refusal_of(problem_of(fault))
+
+
+def refusal_of(problem: Problem) -> Result:
+    """The result for a problem."""
+    told = {"code": problem.code, "detail": problem.detail}
+    text = {"type": "text", "text": f"{problem.code}: {problem.detail}"}
+    return {"content": [text], "structuredContent": told, "isError": True}
+
+
+def handed(given: Handed) -> Result:
+    """The result of a tool of another server: as it came, or what stands for it where it was saved."""
+    came = msgspec.json.decode(given.received.result or b"{}", type=dict[str, msgspec.Raw])
+    spill = given.spill
+    is_whole = spill is None or not spill.spilled or (spill.is_error and spill.inline)
+    if spill is None or is_whole:
+        return {key: stand_in(bytes(value)) for key, value in came.items() if key not in ERA_FIELDS}
+    links = [] if spill.path is None else [_link(spill.path, spill.bytes)]
+    meta = {"_meta": stand_in(bytes(came["_meta"]))} if "_meta" in came else {}
+    return {"content": [{"type": "text", "text": spill.text}, *links], "isError": spill.is_error, **meta}
+
+
+def in_short(output: BaseModel) -> str:
+    """An output in as few words as a model needs."""
+    if isinstance(output, Execution):
+        return _run_in_short(output)
+    if isinstance(output, ReadFileOutput):
+        more = (
+            "" if output.next is None else f"\n[more: {output.next.model_dump_json()} of {output.total_lines:,} lines]"
+        )
+        return f"{output.text}{more}" + (f"\n[{output.note}]" if output.note else "")
+    if isinstance(output, ExtractOutput):
+        rest = output.model_dump(exclude={"text", "path"}, exclude_none=True)
+        return f"{output.text}\n[{json.dumps(rest)}]"
+    if isinstance(output, ShowTableOutput):
+        columns = ", ".join(output.columns)
+        return (
+            f"The user sees the table {output.title!r}: {output.row_count:,} rows of {columns}. The first rows:\n"
+            f"{output.first_rows}\nLink: {output.url}"
+        )
+    if isinstance(output, AttachFileOutput):
+        return f"Attached {output.name} ({output.bytes:,} bytes, sha256 {output.sha256}). Link: {output.url}"
+    if isinstance(output, CallToolOutput) and output.text is not None:
+        return output.text
+    return json.dumps(_filled(output.model_dump(mode="json")), ensure_ascii=False)
+
+
+def _run_in_short(run: Execution) -> str:
+    lines = [f"{run.status} (exit code {run.exit_code}, {run.usage.wall_seconds:.3f} s), script {run.script_path}"]
+    if run.error is not None:
+        lines.append(run.error.summary)
+        if run.error.traceback_path:
+            lines.append(f"Full traceback: {run.error.traceback_path}")
+    for name, stream in (("stdout", run.stdout), ("stderr", run.stderr)):
+        if stream.text and not (name == "stderr" and run.error is not None):
+            lines.append(f"--- {name}{_cut(stream)}\n{stream.text.rstrip()}")
+    if run.files:
+        lines.append("--- files\n" + "\n".join(f"{file.path}: {file.change}, {file.bytes} bytes" for file in run.files))
+    checks = [f"{check.path}: {_CHECKED[check.ok]} {check.problem or ''}".rstrip() for check in run.documents]
+    if checks:
+        lines.append("--- documents checked\n" + "\n".join(checks))
+    if run.skipped:
+        lines.append("--- not taken\n" + "\n".join(f"{one.path}: {one.reason}" for one in run.skipped))
+    return "\n".join([*lines, *run.warnings])
+
+
+def _cut(stream: Stream) -> str:
+    return f" (cut; {stream.bytes:,} bytes, whole in {stream.path})" if stream.truncated else ""
+
+
+def _filled(value: Any) -> Any:
+    """Without what says nothing."""
+    if isinstance(value, dict):
+        return {key: _filled(inner) for key, inner in value.items() if inner not in (None, [], {}, "")}
+    return [_filled(inner) for inner in value] if isinstance(value, list) else value
+
+
+def _links(output: BaseModel) -> list[dict[str, Any]]:
+    if isinstance(output, AttachFileOutput):
+        return [
+            {"type": "resource_link", "uri": f"spillbox://attachments/{output.id}", "name": output.name, "size": output.bytes,
+             "mimeType": output.media_type}
+        ]  # fmt: skip
+    if isinstance(output, Execution):
+        changed = [file for file in output.files if file.change != "deleted"]
+        return [_link(file.path, file.bytes) for file in changed[:_MAX_LINKS]]
+    path, size = getattr(output, "path", None), getattr(output, "bytes", None)
+    if isinstance(output, FileChange | CallToolOutput) or size is None or path is None:
+        return []
+    return [_link(path, size)]
+
+
+def _link(path: str, size: int) -> dict[str, Any]:
+    name = path.rpartition("/")[2]
+    return {"type": "resource_link", "uri": f"spillbox://workspace/{quote(path)}", "name": name, "size": size}

@@ -1,0 +1,264 @@
+"""Ways to another server whose messages are bounded, and whose results of tool calls go past the SDK (see `wire`)."""
+
+import logging
+import os
+import signal
+from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
+
+import anyio
+import httpx2
+from anyio.abc import Process
+from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
+from mcp.client.stdio import get_default_environment
+from mcp.client.streamable_http import streamable_http_client
+from mcp.os.posix.utilities import terminate_posix_process_tree
+from mcp.shared.message import SessionMessage
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+
+from api.mcp import wire
+from api.mcp.settings import ServerSettings
+
+_log = logging.getLogger(__name__)
+
+Awaited = dict[str | int, bytes | None]
+"""Ids of tool calls that are under way, and the raw result of each as it comes."""
+Streams = tuple[Any, Any]
+"""Where messages come from, and where they go: what the SDK's dispatcher takes."""
+
+_GRACE_SECONDS = 2.0
+_TAIL_BYTES = 2000
+_UNREADABLE = "the server's answer is no valid message of the protocol"
+
+
+class Trouble:
+    """What is known of why a connection does not work: for the errors that callers get."""
+
+    def __init__(self) -> None:
+        self.reason = ""
+        self.tail: deque[bytes] = deque(maxlen=8)
+
+    def __str__(self) -> str:
+        said = b"".join(self.tail)[-_TAIL_BYTES:].decode("utf-8", "replace").strip()
+        return "; ".join(part for part in (self.reason, f"it said: {said}" if said else "") if part)
+
+
+def transport(server: ServerSettings, awaited: Awaited, trouble: Trouble) -> AbstractAsyncContextManager[Streams]:
+    """The streams to a server; leaving the context ends its process or session."""
+    return _to_process(server, awaited, trouble) if server.command is not None else _over_http(server, awaited, trouble)
+
+
+# A process
+
+
+@asynccontextmanager
+async def _to_process(server: ServerSettings, awaited: Awaited, trouble: Trouble) -> AsyncIterator[Streams]:
+    process = await anyio.open_process(
+        [server.command or "", *server.args], env=get_default_environment() | server.env, cwd=server.cwd,
+        start_new_session=True,
+    )  # fmt: skip
+    into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+    outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](0)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_read_messages, process, into, server, awaited, trouble)
+        tasks.start_soon(_write_messages, process, out_of, into)
+        tasks.start_soon(_keep_tail, process, trouble)
+        try:
+            yield incoming, outgoing
+        finally:
+            with anyio.CancelScope(shield=True):
+                await _stop(process)
+                for stream in (into, incoming, outgoing, out_of):
+                    await stream.aclose()
+            tasks.cancel_scope.cancel()
+
+
+async def _read_messages(
+    process: Process, into: MemoryObjectSendStream[SessionMessage | Exception], server: ServerSettings, awaited: Awaited,
+    trouble: Trouble,
+) -> None:  # fmt: skip
+    stdout = process.stdout
+    if stdout is None:
+        return
+    line = bytearray()
+    with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+        async with into:
+            while True:
+                chunk = await stdout.receive()
+                while (end := chunk.find(b"\n")) >= 0:
+                    line += chunk[:end]
+                    chunk = chunk[end + 1 :]
+                    message = _message_of(bytes(line), awaited)
+                    line.clear()
+                    if message is not None:
+                        await into.send(message)
+                line += chunk
+                if len(line) > server.max_message_bytes:
+                    trouble.reason = f"it sent a message of over {server.max_message_bytes:,} bytes (max_message_bytes)"
+                    return
+
+
+def _message_of(line: bytes, awaited: Awaited) -> SessionMessage | None:
+    """A line's message. An answer that can't be read becomes an error for the one who waits for it; other noise is dropped."""
+    if not line.strip():
+        return None
+    try:
+        return SessionMessage(jsonrpc_message_adapter.validate_json(wire.without_result(line, awaited), by_name=False))
+    except ValueError:
+        request_id = wire.request_id_of(line)
+    _log.warning("a server sent a line that is no message of the protocol: %r", line[:200])
+    if request_id is None:
+        return None
+    error = ErrorData(code=PARSE_ERROR, message=_UNREADABLE)
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+
+
+async def _write_messages(
+    process: Process, out_of: MemoryObjectReceiveStream[SessionMessage], into: MemoryObjectSendStream[Any]
+) -> None:
+    if process.stdin is None:
+        return
+    try:
+        async with out_of:
+            async for session_message in out_of:
+                text = session_message.message.model_dump_json(by_alias=True, exclude_unset=True)
+                await process.stdin.send(wire.fill(text.encode()) + b"\n")
+    except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+        await into.aclose()
+
+
+async def _keep_tail(process: Process, trouble: Trouble) -> None:
+    """What the server says on its standard error, for the operator's log at DEBUG and for errors."""
+    if process.stderr is None:
+        return
+    with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+        async for chunk in process.stderr:
+            trouble.tail.append(chunk[-_TAIL_BYTES:])
+            _log.debug("%r", chunk)
+
+
+async def _stop(process: Process) -> None:
+    """Close its input, then end it and all that it started."""
+    if process.stdin is not None:
+        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+            await process.stdin.aclose()
+    with anyio.move_on_after(_GRACE_SECONDS):
+        await process.wait()
+    if process.returncode is None:
+        await terminate_posix_process_tree(process, _GRACE_SECONDS)
+    else:
+        with suppress(ProcessLookupError, PermissionError):  # what it left behind
+            os.killpg(process.pid, signal.SIGKILL)
+    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
+        await process.aclose()
+
+
+# HTTP
+
+
+@asynccontextmanager
+async def _over_http(server: ServerSettings, awaited: Awaited, trouble: Trouble) -> AsyncIterator[Streams]:
+    # Bodies are read as they are: a compressed one could not be cut without being unpacked first.
+    headers = server.headers | {"accept-encoding": "identity"}
+    seconds = httpx2.Timeout(30, read=None)  # how long a call may take is said for each
+    tapped = _Tapped(httpx2.AsyncHTTPTransport(), awaited, server.max_message_bytes)
+    async with (
+        httpx2.AsyncClient(transport=tapped, headers=headers, timeout=seconds) as client,
+        streamable_http_client(server.url or "", http_client=client, max_sse_event_size=server.max_message_bytes) as (
+            incoming,
+            outgoing,
+        ),
+    ):
+        yield incoming, outgoing
+
+
+class _Tapped(httpx2.AsyncBaseTransport):
+    """Fills stand-ins in what is sent, takes results out of what comes, and bounds it."""
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, awaited: Awaited, max_bytes: int) -> None:
+        self._inner, self._awaited, self._max_bytes = inner, awaited, max_bytes
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        body = await request.aread()
+        filled = wire.fill(body)
+        if filled is not body:
+            headers = [(name, value) for name, value in request.headers.raw if name.lower() != b"content-length"]
+            request = httpx2.Request(
+                request.method, request.url, headers=headers, content=filled, extensions=request.extensions
+            )
+        response = await self._inner.handle_async_request(request)
+        kind = response.headers.get("content-type", "").lower()
+        is_plain = response.headers.get("content-encoding", "identity") == "identity"
+        body_stream: Any = response.stream
+        if is_plain and kind.startswith("application/json"):
+            body_stream = _Whole(body_stream, self._awaited, self._max_bytes)
+        elif is_plain and kind.startswith("text/event-stream"):
+            body_stream = _Events(body_stream, self._awaited, self._max_bytes)
+        else:
+            body_stream = _Bounded(body_stream, self._max_bytes)
+        return httpx2.Response(
+            response.status_code, headers=response.headers, stream=body_stream, extensions=response.extensions
+        )
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body of at most so many bytes."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, max_bytes: int) -> None:
+        self._inner, self._max_bytes = inner, max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for chunk in self._inner:
+            size += len(chunk)
+            if size > self._max_bytes:
+                raise httpx2.StreamError(f"the body has over {self._max_bytes:,} bytes (max_message_bytes)")
+            yield chunk
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class _Whole(_Bounded):
+    """A body that is one message."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, awaited: Awaited, max_bytes: int) -> None:
+        super().__init__(inner, max_bytes)
+        self._awaited = awaited
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        body = bytearray()
+        async for chunk in super().__aiter__():
+            body += chunk
+        yield wire.without_result(bytes(body), self._awaited)
+
+
+class _Events(httpx2.AsyncByteStream):
+    """A stream of server-sent events, each line's message by itself; a stream may go on for ever, a line may not."""
+
+    def __init__(self, inner: httpx2.AsyncByteStream, awaited: Awaited, max_bytes: int) -> None:
+        self._inner, self._awaited, self._max_bytes = inner, awaited, max_bytes
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        line = bytearray()
+        async for chunk in self._inner:
+            line += chunk
+            if b"\n" in chunk:
+                whole, _, rest = line.rpartition(b"\n")
+                yield b"".join(self._seen(one) + b"\n" for one in bytes(whole).split(b"\n"))
+                line = bytearray(rest)
+            if len(line) > self._max_bytes:
+                raise httpx2.StreamError(f"an event has over {self._max_bytes:,} bytes (max_message_bytes)")
+        if line:
+            yield self._seen(bytes(line))
+
+    def _seen(self, line: bytes) -> bytes:
+        return b"data: " + wire.without_result(line[5:].strip(), self._awaited) if line.startswith(b"data:") else line
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()

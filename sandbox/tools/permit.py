@@ -1,0 +1,110 @@
+"""Whether a call may be made: judged by the tool's own permission and by the arguments as they would be sent."""
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from sandbox.approvals import Approval, Approvals, ApprovalState
+from sandbox.errors import ArgumentsChanged, Denied, InputNeeded, NotApproved
+from sandbox.tables.literal_json import dump
+from sandbox.tools.outer import Caller, Permission
+
+Sent = TypeVar("Sent")
+
+_MAX_SHOWN_CHARACTERS = 4000
+WAIT_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Expanded:
+    """Arguments as the tool would get them, and what a person approves of them."""
+
+    value: dict[str, Any]
+    text: str
+    sha256: str
+
+    @classmethod
+    def of(cls, value: dict[str, Any]) -> "Expanded":
+        """Of values of JSON."""
+        data = dump(value).encode("utf-8", "backslashreplace")  # half of a surrogate pair becomes its escape in JSON
+        return cls(value, data.decode(), hashlib.sha256(data).hexdigest())
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where approvals are asked for."""
+
+    approvals: Approvals
+    approve: Callable[[Approval], Awaitable[bool | None]] | None = None
+    """Of an agent loop that embeds the library; asked where the caller's surface can't ask."""
+    wait_seconds: float = WAIT_SECONDS
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Leave for one call, to be used just before it."""
+
+    approvals: Approvals
+    approval: Approval | None = None
+
+    async def spend(self, sha256: str, send: Callable[[], Awaitable[Sent]]) -> Sent:
+        """Send what was approved; raises `ArgumentsChanged` if that is not what would be sent now."""
+        if self.approval is None:
+            return await send()
+        await asyncio.to_thread(self.approvals.use, self.approval, sha256)
+        try:
+            return await send()
+        except InputNeeded as fault:
+            await asyncio.to_thread(self.approvals.give_back, self.approval)
+            fault.approval_id = self.approval.id
+            raise
+
+
+async def permit(
+    desk: Desk, tool: str, permission: Permission, arguments: Expanded, *, workspace_id: str, call_id: str, caller: Caller
+) -> Grant:  # fmt: skip
+    """Leave to make the call.
+
+    Raises `Denied`, `NotApproved`, and whatever the surface raises to ask its caller in another round.
+    """
+    if permission == "deny":
+        raise Denied(f"The settings of this service forbid {tool}. Nothing was sent.")
+    if permission == "allow":
+        return Grant(desk.approvals)
+    if caller.approval_id is None:
+        approval = await asyncio.to_thread(
+            desk.approvals.ask, workspace_id, call_id, tool, arguments.text, arguments.sha256
+        )
+    else:
+        approval = desk.approvals.get(caller.approval_id)
+        if (approval.workspace, approval.tool) != (workspace_id, tool) or approval.sha256 != arguments.sha256:
+            raise ArgumentsChanged(
+                f"What was asked for {approval.tool} is not what {tool} would be sent now: the arguments have changed. Nothing "
+                "was sent. Call again to ask anew."
+            )
+    if approval.state is ApprovalState.GRANTED:
+        return Grant(desk.approvals, approval)
+    for ask in (caller.approve, desk.approve):
+        said = None if ask is None else await ask(approval)
+        if said is not None:
+            await asyncio.to_thread(desk.approvals.decide, approval.id, granted=said, sha256=approval.sha256)
+            break
+    else:
+        said = await desk.approvals.answer(approval, seconds=desk.wait_seconds)
+    if not said:
+        raise NotApproved(
+            f"{tool} needs a person's approval, and it was not given. Nothing was sent. Do not try again unless the user asks "
+            "for it."
+        )
+    return Grant(desk.approvals, approval)
+
+
+def question(approval: Approval) -> str:
+    """What a person is asked."""
+    shown = approval.arguments
+    if len(shown) > _MAX_SHOWN_CHARACTERS:
+        cut = len(shown) - _MAX_SHOWN_CHARACTERS
+        shown = f"{shown[:_MAX_SHOWN_CHARACTERS]}… ({cut:,} characters more; {approval.bytes:,} bytes, sha256 {approval.sha256})"
+    return f"May the agent call {approval.tool} with these arguments?\n{shown}"
