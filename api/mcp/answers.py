@@ -18,12 +18,17 @@ from sandbox.tools.shown import AttachFileOutput, ShowTableOutput
 from sandbox.tools.toolbox import Handed
 
 _MAX_LINKS = 10
+_MAX_PICTURE_BYTES = 8 << 20
 _CHECKED = {True: "ok", False: "broken", None: "not checked"}
 
 ERA_FIELDS = ("resultType", "ttlMs", "cacheScope")
 """What only a later era's results have; each answer has those of its own client's era."""
 
 Result = dict[str, Any]
+
+
+class _Block(msgspec.Struct):
+    type: str = ""
 
 
 def answer_of(output: BaseModel) -> Result:
@@ -48,15 +53,23 @@ def refusal_of(problem: Problem) -> Result:
 
 
 def handed(given: Handed) -> Result:
-    """The result of a tool of another server: as it came, or what stands for it where it was saved."""
+    """The result of a tool of another server: as it came, or what stands for it where it was saved, beside its pictures."""
     came = msgspec.json.decode(given.received.result or b"{}", type=dict[str, msgspec.Raw])
     spill = given.spill
     is_whole = spill is None or not spill.spilled or (spill.is_error and spill.inline)
     if spill is None or is_whole:
         return {key: stand_in(bytes(value)) for key, value in came.items() if key not in ERA_FIELDS}
     links = [] if spill.path is None else [_link(spill.path, spill.bytes)]
+    pictures = _pictures(came.get("content", msgspec.Raw(b"[]")))
     meta = {"_meta": stand_in(bytes(came["_meta"]))} if "_meta" in came else {}
-    return {"content": [{"type": "text", "text": spill.text}, *links], "isError": spill.is_error, **meta}
+    return {"content": [{"type": "text", "text": spill.text}, *pictures, *links], "isError": spill.is_error, **meta}
+
+
+def _pictures(content: msgspec.Raw) -> list[str]:
+    """The blocks that a model sees or hears, as they came, while they are not very many."""
+    blocks = [msgspec.Raw(raw) for raw in msgspec.json.decode(content, type=list[msgspec.Raw])]
+    seen = [bytes(raw) for raw in blocks if msgspec.json.decode(raw, type=_Block).type in ("image", "audio")]
+    return [stand_in(raw) for raw in seen] if sum(map(len, seen)) <= _MAX_PICTURE_BYTES else []
 
 
 def in_short(output: BaseModel) -> str:

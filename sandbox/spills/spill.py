@@ -148,12 +148,13 @@ class Spiller:
 
     def spill(
         self, workspace: Workspace, received: Received, *, surface: Surface = "agent", client: str | None = None,
-        is_mcp: bool = False, inline_bytes: int | None = None,
+        is_mcp: bool = False, inline_bytes: int | None = None, sees_pictures: bool = False,
     ) -> Spill:  # fmt: skip
         """Save a result if it is long, and say what to hand to the model. Where saving fails, the result is in the answer.
 
         ``client`` and ``is_mcp`` say who gets it, and so how much of it stands in the answer itself; ``inline_bytes`` is
-        another size than the settings have.
+        another size than the settings have. ``sees_pictures``: it gets pictures and sounds of the result as they came, beside
+        the text, so that they do not count.
 
         Raises nothing for a full or broken disk: a failed spill is a warning, never a failed call.
         """
@@ -164,7 +165,9 @@ class Spiller:
         if unwrapped.is_error:
             return self._error(workspace, received, taken)
         body = unwrapped.body or b""
-        if taken.characters <= self.settings.over_characters and not unwrapped.blobs:
+        seen = [blob for blob in unwrapped.blobs if sees_pictures and blob.media_type.startswith(("image/", "audio/"))]
+        characters = taken.characters - sum(-(-len(blob.content) // 3) * 4 for blob in seen)
+        if characters <= self.settings.over_characters and len(seen) == len(unwrapped.blobs):
             shown = raw if unwrapped.is_heuristic and received.result is None else body
             return _as_it_is(received, shown.decode("utf-8", "replace"), taken)
         usual = self.settings.mcp_inline_bytes if is_mcp else self.settings.inline_bytes

@@ -193,23 +193,25 @@ class Toolbox:
             received = await grant.spend(expanded.sha256, lambda: tool.send(outer_call))
             if not tool.spill or outer_call.caller.surface not in self.spiller.settings.surfaces:
                 return Handed(received, None)
-            return Handed(received, await self._spilled(tool, outer_call, received))
+            return Handed(received, await self._spilled(tool, outer_call, received, sees_pictures=True))
 
         return await self._recorded(workspace.id, call_id, work)
 
     async def _hand_out(self, tool: OuterTool, outer_call: OuterCall) -> Spill:
         return await self._spilled(tool, outer_call, await tool.send(outer_call))
 
-    async def _spilled(self, tool: OuterTool, outer_call: OuterCall, received: Received) -> Spill:
+    async def _spilled(
+        self, tool: OuterTool, outer_call: OuterCall, received: Received, *, sees_pictures: bool = False
+    ) -> Spill:
         caller = outer_call.caller
         return await self.spill(
             outer_call.workspace_id, received, surface=caller.surface, client=caller.name, is_mcp=caller.is_mcp,
-            inline_bytes=tool.inline_bytes,
+            inline_bytes=tool.inline_bytes, sees_pictures=sees_pictures,
         )  # fmt: skip
 
     async def spill(
         self, workspace_id: str, received: Received, *, surface: Surface = "agent", client: str | None = None,
-        is_mcp: bool = False, inline_bytes: int | None = None,
+        is_mcp: bool = False, inline_bytes: int | None = None, sees_pictures: bool = False,
     ) -> Spill:  # fmt: skip
         """Save a tool's result if it is long; gives what to hand to the model. See `Spiller.spill`.
 
@@ -220,7 +222,13 @@ class Toolbox:
         def work() -> Spill:
             try:
                 spill = self.spiller.spill(
-                    workspace, received, surface=surface, client=client, is_mcp=is_mcp, inline_bytes=inline_bytes
+                    workspace,
+                    received,
+                    surface=surface,
+                    client=client,
+                    is_mcp=is_mcp,
+                    inline_bytes=inline_bytes,
+                    sees_pictures=sees_pictures,
                 )
             except NotJson as fault:
                 raise InvalidArguments(f"result is not JSON: {fault}.") from None
