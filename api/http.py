@@ -15,7 +15,7 @@ from fastapi.sse import format_sse_event
 from pydantic import BaseModel, Field
 from starlette.convertors import Convertor, register_url_convertor
 
-from api import results
+from api import approvals, results
 from api.bodies import OpenFileResponse, read_body
 from api.describe import Format, describe
 from api.errors import Problem, problem_of, unexpected
@@ -71,6 +71,7 @@ def routes(box: Toolbox, settings: Settings, findings: list[Finding]) -> APIRout
     _add_tools(router, box, settings)
     _add_files(router, box)
     results.add_routes(router, box, settings)
+    approvals.add_routes(router, box)
 
     @router.get("/v1/workspaces/{workspace}/records", tags=["records"])
     def records(workspace: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Record]:

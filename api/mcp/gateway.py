@@ -336,7 +336,9 @@ class Gateway:
         self, server: _Server, workspace_id: str | None, client: Client, asker: Asker | None
     ) -> Connection:
         """The conversation's connection to a server, opened if there is none that works."""
-        about = json.dumps([client.is_modern, client.capabilities], sort_keys=True, default=str)
+        # A client of the stateless era says in each request what it can; the handshake says it once for a connection.
+        able = None if client.is_modern else client.capabilities
+        about = json.dumps(able, sort_keys=True, default=str)
         key = (server.name, workspace_id or "", about)
         async with self._locks.setdefault(key, asyncio.Lock()):
             connection = self._open.get(key)

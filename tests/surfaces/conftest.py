@@ -1,4 +1,4 @@
-"""The same calls over every surface: HTTP, and the library."""
+"""The same calls over every surface: HTTP, MCP in both of its eras, and the library."""
 
 import asyncio
 import json
@@ -8,10 +8,13 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
+import mcp
 import pytest
 import uvicorn
 from pydantic import BaseModel
@@ -75,12 +78,24 @@ class Surface:
     call: CallTool
     spill: Callable[[str, str], Coroutine[Any, Any, dict[str, Any]]]
     """Workspace, and the JSON text of a request to spill; the answer."""
+    leaving_stops: bool = False
+    """Whether a caller that leaves stops its run."""
 
 
-@pytest.fixture(params=["http", "library"])
+@pytest.fixture(params=["http", "library", "mcp-2025-11-25", "mcp-2026-07-28"])
 async def surface(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: Path) -> AsyncIterator[Surface]:
     """Every surface in turn."""
-    if request.param == "http":
+    if request.param.startswith("mcp-"):
+        mode = "legacy" if request.param == "mcp-2025-11-25" else "2026-07-28"
+        with serving(root, tmp_path) as url:
+            async with httpx.AsyncClient(base_url=url, timeout=60) as plain:
+
+                async def spill(w: str, content: str) -> dict[str, Any]:
+                    body: dict[str, Any] = (await plain.post(f"/v1/workspaces/{w}/spills", content=content)).json()
+                    return body
+
+                yield Surface(call=partial(_over_mcp, url, mode), spill=spill, leaving_stops=True)
+    elif request.param == "http":
         with serving(root, tmp_path) as url:
             async with httpx.AsyncClient(base_url=url, timeout=60) as client:
 
@@ -106,6 +121,22 @@ async def surface(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: Pat
                 call=lambda tool, w, arguments: in_process(lambda: box.call(tool, w, arguments)),
                 spill=lambda w, content: in_process(lambda: box.spill(w, **spill_request(content.encode()))),
             )
+
+
+async def _over_mcp(url: str, mode: str, tool: str, w: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """A tool's structured answer, as a client of the protocol gets it."""
+    try:
+        json.dumps(arguments, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        pytest.skip("the SDK's client sends no half of a surrogate pair")
+    async with mcp.Client(f"{url}/mcp?workspace={quote(w)}", mode=mode) as client:
+        try:
+            result = await client.call_tool(tool, json.loads(json.dumps(arguments)))
+        except mcp.MCPError as fault:
+            return {"code": "not_found" if "Unknown tool" in str(fault) else "protocol_error", "detail": str(fault)}
+    assert result.content[0].type == "text"
+    assert isinstance(result.structured_content, dict)
+    return result.structured_content
 
 
 @pytest.fixture

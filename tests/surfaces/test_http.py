@@ -83,7 +83,7 @@ def test_an_upload_over_the_limit_is_refused_and_the_old_file_stays(root: GuestR
 def test_tools_are_ready_to_hand_to_a_model(http: httpx.Client) -> None:
     names = [
         "run_python", "list_files", "read_file", "write_file", "edit_file", "delete_file", "extract_json_path", "search_output",
-        "build_csv", "build_excel", "attach_file", "show_table",
+        "build_csv", "build_excel", "attach_file", "show_table", "call_tool",
     ]  # fmt: skip
     assert [tool["name"] for tool in http.get("/v1/tools").json()] == names
     openai = http.get("/v1/tools", params={"format": "openai"}).json()

@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import time
 from typing import Any
 
 import pytest
 
-from tests.surfaces.conftest import CallTool
+from tests.surfaces.conftest import CallTool, Surface
 
 
 async def test_a_script_is_kept_mended_and_run_by_path(call_tool: CallTool) -> None:
@@ -152,14 +153,17 @@ async def test_64_runs_at_once_in_16_workspaces_are_all_done_and_none_mixed(call
 
 
 @pytest.mark.case("R21")
-async def test_a_caller_that_leaves_does_not_stop_or_lose_the_run(call_tool: CallTool) -> None:
+async def test_a_caller_that_leaves_loses_nothing(surface: Surface) -> None:
+    """Over MCP to leave is to cancel, and stops the run; elsewhere the run goes on."""
     leaving = asyncio.create_task(
-        call_tool("run_python", "w", {"code": "import time\ntime.sleep(1)\nopen('done', 'w')"})
+        surface.call("run_python", "w", {"code": "import time\ntime.sleep(1)\nopen('done', 'w')"})
     )
     await asyncio.sleep(0.5)
     leaving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await leaving
     # The next run of the workspace waits for its turn, and sees what the first one did.
-    after = await call_tool("run_python", "w", {"code": "import os\nprint(os.path.exists('done'))"})
-    assert after["stdout"]["text"] == "True\n"
+    started = time.monotonic()
+    after = await surface.call("run_python", "w", {"code": "import os\nprint(os.path.exists('done'))"})
+    assert after["stdout"]["text"] == f"{not surface.leaving_stops}\n"
+    assert surface.leaving_stops == (time.monotonic() - started < 0.4)
