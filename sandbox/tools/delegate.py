@@ -147,7 +147,7 @@ def _object_in(workspace: Workspace, path: str) -> dict[str, Any]:
             "takes a path, or in several calls."
         )
     try:
-        value = parse(workspace.read_bytes(path, max_bytes=MAX_ARGUMENTS_BYTES))
+        value = parse(workspace.read_bytes(path, max_bytes=MAX_ARGUMENTS_BYTES).decode("utf-8-sig"))
     except UnicodeDecodeError as fault:
         raise InvalidArguments(f"{path} is not valid UTF-8 at byte {fault.start:,}.") from None
     except (ValueError, RecursionError) as fault:

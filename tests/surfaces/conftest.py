@@ -32,17 +32,25 @@ CallTool = Callable[[str, str, dict[str, Any]], Coroutine[Any, Any, dict[str, An
 
 @contextmanager
 def serving(root: GuestRoot, folder: Path, **settings: Any) -> Iterator[str]:
-    """A real server on a free port of loopback; gives its base URL."""
+    """A real service on a free port of loopback; gives its base URL."""
     chosen = Settings(data_dir=folder, **settings)
-    limits: dict[str, Any] = {"limits": chosen.limits, "slots": chosen.slots, "queue_length": chosen.queue_length}
+    given: dict[str, Any] = {
+        "limits": chosen.limits, "slots": chosen.slots, "queue_length": chosen.queue_length, "spills": chosen.spill,
+        "approval_seconds": chosen.approval_seconds, "sign": links_of(chosen).sign,
+    }  # fmt: skip
+    with serving_app(lambda: create_app(chosen, make_toolbox(root, folder, **given), [])) as url:
+        yield url
+
+
+@contextmanager
+def serving_app(make: Callable[[], Any]) -> Iterator[str]:
+    """A real server on a free port of loopback, for an application that is made in its own event loop; gives its base URL."""
     listener = socket.create_server(("127.0.0.1", 0))
     server: uvicorn.Server | None = None
 
     async def serve() -> None:
         nonlocal server
-        box = make_toolbox(root, folder, spills=chosen.spill, sign=links_of(chosen).sign, **limits)
-        app = create_app(chosen, box, [])
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning"))
+        server = uvicorn.Server(uvicorn.Config(make(), log_level="warning"))
         await server.serve(sockets=[listener])
 
     thread = threading.Thread(target=asyncio.run, args=(serve(),))
