@@ -29,6 +29,7 @@ example: setup ## Count what a model writes for 321 rows, with Spillbox and with
 	@$(RUN) scripts/example.py --data-dir "$(DATA_DIR)"
 
 test: setup ## Run all tests
+	@PYTHON="$(PYTHON)" sh scripts/others.sh
 	@SPILLBOX_DATA_DIR="$(DATA_DIR)" $(RUN) -m pytest
 
 check: $(STAMP) ## Run the linter, the formatter's check and the type checker
@@ -47,4 +48,4 @@ lock: ## Lock the packages anew, with hashes (needs uv)
 	sh scripts/lock.sh
 
 clean: ## Remove what setup and runs made
-	rm -rf $(VENV) "$(DATA_DIR)"
+	rm -rf $(VENV) "$(DATA_DIR)" tests/node/node_modules tests/node/.installed tests/clients/.venv tests/clients/.installed

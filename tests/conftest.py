@@ -39,6 +39,10 @@ MAKERS: dict[str, Callable[[GuestRoot, Path], Runtime]] = {
 }
 
 
+OTHERS = ("node", "clients", "browser")
+"""Programs that are not ours and that some tests need: see `scripts/others.sh`; a browser is Chromium."""
+
+
 def jail_pids() -> set[int]:
     """Processes of jails in which a script runs now, on the whole machine: process 1 of each, and the script's, its fork."""
     found = set()
@@ -58,16 +62,17 @@ Run = Callable[..., Coroutine[Any, Any, Execution]]
 
 
 def pytest_configure() -> None:
-    unknown = [name for name in REQUIRED if name not in (*MAKERS, "cgroups")]
+    there = (*MAKERS, "cgroups", *OTHERS)
+    unknown = [name for name in REQUIRED if name not in there]
     if unknown:
-        raise pytest.UsageError(f"REQUIRE_RUNTIMES names {', '.join(unknown)}; there are {', '.join(MAKERS)}, cgroups")
+        raise pytest.UsageError(f"REQUIRE_RUNTIMES names {', '.join(unknown)}; there are {', '.join(there)}")
 
 
 def unavailable(name: str, why: object) -> None:
-    """Skip what needs a runtime that is not here; fail if it is required."""
+    """Skip what needs a runtime, or other programs, that are not here; fail if they are required."""
     if name in REQUIRED:
-        pytest.fail(f"the runtime {name} is required and is not here: {why}")
-    pytest.skip(f"the runtime {name} is not here: {why}")
+        pytest.fail(f"{name} is required and is not here: {why}")
+    pytest.skip(f"{name} is not here: {why}")
 
 
 @pytest.fixture(scope="session")

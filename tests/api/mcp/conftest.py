@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandbox.guest_root import GuestRoot
 from tests.api.mcp.everything import Everything
+from tests.conftest import unavailable
 from tests.surfaces.conftest import serving, serving_app
 
 PROJECT = Path(__file__).parents[3]
@@ -39,6 +40,22 @@ def raw_server(state: Path, **more: Any) -> dict[str, Any]:
         "cwd": str(PROJECT),
         **more,
     }
+
+
+@pytest.fixture(scope="session")
+def node() -> Path:
+    """The folder of commands of the programs for Node, with a node of their own."""
+    folder = PROJECT / "tests/node/node_modules/.bin"
+    if not (folder / "node").exists():
+        unavailable("node", "`sh scripts/others.sh` installs it where npm is")
+    return folder
+
+
+@pytest.fixture
+def base_url(root: GuestRoot, tmp_path: Path) -> Iterator[str]:
+    """A service without other servers."""
+    with serving(root, tmp_path / "data") as url:
+        yield url
 
 
 @pytest.fixture(scope="module")
