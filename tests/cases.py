@@ -55,4 +55,9 @@ CASES = {
     "S22": "spills are listed with tool, time, rows and columns",
     "S12": "paths outside the workspace, encoded or not, are refused",
     "S15": "reading a long file back is bounded and always gets further",
+    "S17": "a tool that promises a shape, its result replaced by an envelope: no schema error at the client",
+    "S18": "all kinds of blocks, links, annotations and _meta through the gateway, in order, equal to the byte",
+    "S19": "an upstream that restarts, is slow, down, or lies: safe calls again, others fail clearly, never an empty list",
+    "S20": "a grant is for one call and one hash of its arguments; a file that changes after it is refused",
+    "S21": "a delegating call is judged as a direct one, and refused before sending, with the field that is wrong",
 }

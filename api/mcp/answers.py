@@ -21,6 +21,8 @@ _MAX_LINKS = 10
 _MAX_PICTURE_BYTES = 8 << 20
 _CHECKED = {True: "ok", False: "broken", None: "not checked"}
 
+PROBLEM = "spillbox/problem"
+"""In the ``_meta`` of a call that failed: its stable ``code``, and the ``detail``."""
 ERA_FIELDS = ("resultType", "ttlMs", "cacheScope")
 """What only a later era's results have; each answer has those of its own client's era."""
 
@@ -49,7 +51,8 @@ def refusal_of(problem: Problem) -> Result:
     """The result for a problem."""
     told = {"code": problem.code, "detail": problem.detail}
     text = {"type": "text", "text": f"{problem.code}: {problem.detail}"}
-    return {"content": [text], "structuredContent": told, "isError": True}
+    # Not as structured content: there are clients that hold even an error's against the schema of the tool.
+    return {"content": [text], "isError": True, "_meta": {PROBLEM: told}}
 
 
 def handed(given: Handed) -> Result:

@@ -288,12 +288,20 @@ def _of_blocks(blocks: list[_Block], structured: bytes, depth: int) -> Unwrapped
     blobs = tuple(block.blob for block in blocks if block.blob is not None)
     is_partial = len(texts) + len(blobs) < len(blocks)  # a link, or what a later version of the protocol brings
     told = _blocks([block for block in blocks if block.text is not None], depth) if texts else None
-    if told is not None and _are_equal(told.body, said.body):
+    if told is not None and (_are_equal(told.body, said.body) or _is_wrapped(structured, "\n".join(texts))):
         return told.with_blobs(blobs, is_partial=is_partial).within("structuredContent says the same")
     if told is None:
         return said.with_blobs(blobs, is_partial=is_partial)
     both = replace(said, beside="\n".join(texts), is_error=said.is_error or told.is_error)
     return both.with_blobs(blobs, is_partial=is_partial).within("structuredContent says something else than the text")
+
+
+def _is_wrapped(structured: bytes, text: str) -> bool:
+    """Whether it is an object of nothing but the text, under whatever name, as servers make for a tool that gives a text."""
+    if structured[:1] != b"{":
+        return False
+    inside = members(structured)
+    return len(inside) == 1 and bytes(inside[0].value)[:1] == b'"' and text_of(inside[0].value) == text
 
 
 def _blocks(blocks: list[_Block], depth: int) -> Unwrapped:

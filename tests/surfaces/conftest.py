@@ -20,6 +20,7 @@ import uvicorn
 from pydantic import BaseModel
 
 from api.app import create_app, links_of
+from api.mcp.answers import PROBLEM
 from api.results import spill_request
 from api.settings import Settings
 from sandbox.errors import SpillboxError
@@ -143,6 +144,11 @@ async def _over_mcp(url: str, mode: str, tool: str, w: str, arguments: dict[str,
         except mcp.MCPError as fault:
             return {"code": "not_found" if "Unknown tool" in str(fault) else "protocol_error", "detail": str(fault)}
     assert result.content[0].type == "text"
+    if result.is_error and result.structured_content is None:
+        assert result.meta is not None
+        problem: dict[str, Any] = result.meta[PROBLEM]
+        assert result.content[0].text == f"{problem['code']}: {problem['detail']}"
+        return problem
     assert isinstance(result.structured_content, dict)
     return result.structured_content
 

@@ -69,6 +69,8 @@ def test_result_wrappers_are_taken_off_and_equal_parts_are_kept_once() -> None:
     found = unwrap_result(result(text_block(json.dumps(ROWS, indent=1)), structuredContent={"result": ROWS}))
     assert (body(found), found.beside) == (ROWS, "")
     assert "structuredContent says the same" in found.trail
+    wrapped = unwrap_result(result(text_block("# A page\nof text"), structuredContent={"content": "# A page\nof text"}))
+    assert (wrapped.body, wrapped.beside) == (b"# A page\nof text", "")
     swapped = unwrap_result(
         b'{"content":[{"type":"text","text":"{\\"a\\": 1.10, \\"b\\": 2}"}],"structuredContent":{"b":2,"a":1.10}}'
     )
