@@ -9,8 +9,11 @@ from pydantic import BaseModel
 
 from api.errors import Problem, problem_of
 from api.mcp.wire import stand_in
+from sandbox.catalog import ShownTable
 from sandbox.errors import SpillboxError
-from sandbox.job import Execution, FileChange, Stream
+from sandbox.job import DocumentCheck, Execution, FileChange, Stream
+from sandbox.tables.cells import plain_text
+from sandbox.tables.slices import elements
 from sandbox.tools.delegate import CallToolOutput
 from sandbox.tools.files import ReadFileOutput
 from sandbox.tools.navigation import ExtractOutput
@@ -19,10 +22,13 @@ from sandbox.tools.toolbox import Handed
 
 _MAX_LINKS = 10
 _MAX_PICTURE_BYTES = 8 << 20
+_MAX_TABLE_CHARACTERS = 4 << 20
 _CHECKED = {True: "ok", False: "broken", None: "not checked"}
 
 PROBLEM = "spillbox/problem"
 """In the ``_meta`` of a call that failed: its stable ``code``, and the ``detail``."""
+TABLE = "spillbox/table"
+"""In the ``_meta`` of a table that is shown: what its view shows. Hosts do not hand ``_meta`` to the model."""
 ERA_FIELDS = ("resultType", "ttlMs", "cacheScope")
 """What only a later era's results have; each answer has those of its own client's era."""
 
@@ -33,12 +39,31 @@ class _Block(msgspec.Struct):
     type: str = ""
 
 
-def answer_of(output: BaseModel) -> Result:
-    """The result for a tool's output."""
-    return {
+def answer_of(output: BaseModel, table: ShownTable | None = None) -> Result:
+    """The result for a tool's output; with the rows of a table for a host that shows its view."""
+    meta = {} if table is None else {"_meta": {TABLE: _shown(table)}}
+    return meta | {
         "content": [{"type": "text", "text": in_short(output)}, *_links(output)],
         "structuredContent": stand_in(output.model_dump_json()),
         "isError": isinstance(output, CallToolOutput) and output.is_error,
+    }
+
+
+def _shown(table: ShownTable) -> dict[str, Any]:
+    """Rows as texts, each literal as in its source: a view's own numbers would not keep them."""
+    rows = [elements(row) for row in elements(table.rows.encode())]
+    if len(table.rows) > _MAX_TABLE_CHARACTERS:
+        return {"title": table.title, "columns": table.columns, "row_count": table.row_count}
+    kinds = [
+        {bytes(cell)[:1] in b"-0123456789" for cell in column if bytes(cell) != b"null"}
+        for column in zip(*rows, strict=True)
+    ]
+    return {
+        "title": table.title,
+        "columns": table.columns,
+        "row_count": table.row_count,
+        "numeric": [kind == {True} for kind in kinds],
+        "rows": [[plain_text(cell) for cell in row] for row in rows],
     }
 
 
@@ -94,7 +119,8 @@ def in_short(output: BaseModel) -> str:
             f"{output.first_rows}\nLink: {output.url}"
         )
     if isinstance(output, AttachFileOutput):
-        return f"Attached {output.name} ({output.bytes:,} bytes, sha256 {output.sha256}). Link: {output.url}"
+        said = f"Attached {output.name} ({output.bytes:,} bytes, sha256 {output.sha256}). Link: {output.url}"
+        return said if output.check is None else f"{said}\n{_checked(output.check)}"
     if isinstance(output, CallToolOutput) and output.text is not None:
         return output.text
     return json.dumps(_filled(output.model_dump(mode="json")), ensure_ascii=False)
@@ -111,12 +137,16 @@ def _run_in_short(run: Execution) -> str:
             lines.append(f"--- {name}{_cut(stream)}\n{stream.text.rstrip()}")
     if run.files:
         lines.append("--- files\n" + "\n".join(f"{file.path}: {file.change}, {file.bytes} bytes" for file in run.files))
-    checks = [f"{check.path}: {_CHECKED[check.ok]} {check.problem or ''}".rstrip() for check in run.documents]
+    checks = [_checked(check) for check in run.documents]
     if checks:
         lines.append("--- documents checked\n" + "\n".join(checks))
     if run.skipped:
         lines.append("--- not taken\n" + "\n".join(f"{one.path}: {one.reason}" for one in run.skipped))
     return "\n".join([*lines, *run.warnings])
+
+
+def _checked(check: DocumentCheck) -> str:
+    return f"{check.path}: {_CHECKED[check.ok]} {check.problem or ''}".rstrip()
 
 
 def _cut(stream: Stream) -> str:

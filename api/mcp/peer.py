@@ -20,6 +20,7 @@ from sandbox.tools.outer import Caller
 from sandbox.tools.permit import question
 
 WORKSPACE_HEADER, SURFACE_HEADER = "spillbox-workspace", "spillbox-surface"
+VIEWS = "io.modelcontextprotocol/ui"
 _SURFACES: tuple[Surface, ...] = ("agent", "client", "workflow", "sandbox")
 _TAKEN = ("name", "arguments", "requestState")
 
@@ -102,6 +103,12 @@ class Peer:
         """Whether the client can ask its user something."""
         able = self.context.session.client_capabilities
         return able is not None and able.elicitation is not None
+
+    @property
+    def shows_views(self) -> bool:
+        """Whether the client's host shows views of results (MCP Apps)."""
+        able = self.context.session.client_capabilities
+        return able is not None and VIEWS in (able.extensions or {})
 
     def caller(self, rounds: Rounds, params: CallToolRequestParams) -> Caller:
         """Who calls. What else the request had goes along to another server: its _meta, its answers of an earlier round."""

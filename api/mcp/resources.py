@@ -55,7 +55,8 @@ def is_own(uri: str) -> bool:
 def read(box: Toolbox, workspace_id: str | None, uri: str) -> dict[str, Any]:
     """What a URI has; raises `NotFound`, `TooLarge`, and what the workspace raises for a path."""
     if uri in VIEW_OF_TOOL.values():
-        text = (_VIEWS / uri.removeprefix(VIEW_SCHEME)).read_text()
+        page = (_VIEWS / uri.removeprefix(VIEW_SCHEME)).read_text()
+        text = page.replace("/* bridge.js */", (_VIEWS / "bridge.js").read_text())
         return {"contents": [{"uri": uri, "mimeType": VIEW_TYPE, "text": text}]}
     if workspace_id is None:
         raise NotFound(f"{uri} is in a workspace, and none was named.")

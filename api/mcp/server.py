@@ -21,11 +21,12 @@ from api.errors import unexpected
 from api.mcp import resources
 from api.mcp.answers import ERA_FIELDS, Result, answer_of, failure_of, handed, refusal_of
 from api.mcp.gateway import Gateway
-from api.mcp.peer import Context, Conversation, Peer
+from api.mcp.peer import VIEWS, Context, Conversation, Peer
 from api.mcp.rounds import Rounds
 from api.mcp.wire import unmarked
 from sandbox.errors import BadRequest, InputNeeded, NotFound, OuterError, OuterFailed, SpillboxError
 from sandbox.tools.outer import Caller, OuterCall
+from sandbox.tools.shown import ShowTableOutput
 from sandbox.tools.toolbox import Toolbox, new_call_id
 
 _RESOURCE_NOT_FOUND = -32002  # of the handshake era; the later one has INVALID_PARAMS
@@ -69,7 +70,7 @@ class McpServer(Server[Any]):
         )  # fmt: skip
         self._listening = ListenHandler(InMemorySubscriptionBus())
         self.middleware.append(_as_it_is)
-        self.extensions = {"io.modelcontextprotocol/ui": {"mimeTypes": [resources.VIEW_TYPE]}}
+        self.extensions = {VIEWS: {"mimeTypes": [resources.VIEW_TYPE]}}
         if gateway is not None:
             self._mirror(gateway)
 
@@ -170,7 +171,11 @@ class McpServer(Server[Any]):
     async def _called(self, peer: Peer, name: str, arguments: dict[str, Any], caller: Caller) -> Result:
         if name in self._box.tools:
             async with self._telling(peer) as on_progress:
-                return answer_of(await self._own(name, peer.workspace_id, arguments, caller, on_progress))
+                output = await self._own(name, peer.workspace_id, arguments, caller, on_progress)
+            table = None
+            if isinstance(output, ShowTableOutput) and peer.shows_views:
+                table = await asyncio.to_thread(self._box.catalog.table, peer.workspace_id, output.id)
+            return answer_of(output, table)
         tool = None if self._gateway is None else await self._gateway.find(name, peer.workspace_id, caller)
         if tool is None:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {name[:80]}")

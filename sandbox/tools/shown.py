@@ -8,8 +8,10 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
-from sandbox.catalog import ShownTable
+from sandbox.catalog import Attachment, ShownTable
+from sandbox.documents.check import CHECKED_FORMATS, checking, format_of
 from sandbox.errors import InvalidArguments, TooLarge
+from sandbox.job import DocumentCheck, FileChange
 from sandbox.tables.cells import Cell, plain_text, quoted, without_lone_surrogates
 from sandbox.tables.literal_json import dump
 from sandbox.tables.select import listed
@@ -43,13 +45,28 @@ class AttachFileOutput(BaseModel):
     sha256: str
     media_type: str
     url: str = Field(description="Where the user downloads it.")
+    check: DocumentCheck | None = Field(
+        None, description="Of a document: whether it opens. Never hand on one that does not."
+    )
 
 
 async def attach_file(call: Call, given: AttachFileInput) -> AttachFileOutput:
     """Keep a file as it is, for download."""
-    made = await asyncio.to_thread(call.attachments.attach, call.workspace, given.path, name=given.name)
+
+    def attach() -> Attachment:
+        return call.attachments.attach(call.workspace, given.path, name=given.name)
+
+    found = None
+    if format_of(given.path) not in CHECKED_FORMATS:
+        made = await asyncio.to_thread(attach)
+    else:
+        async with call.queue.place(call.workspace.id):  # no run may change it between its copy and its check
+            made = await asyncio.to_thread(attach)
+            file = FileChange(path=made.path, bytes=made.bytes, change="created")
+            async with checking(call.runtime, call.workspace, (), run_id=call.id) as check:
+                (found,) = await check((file,))
     return AttachFileOutput(
-        id=made.id, name=made.name, bytes=made.bytes, sha256=made.sha256, media_type=made.media_type,
+        id=made.id, name=made.name, bytes=made.bytes, sha256=made.sha256, media_type=made.media_type, check=found,
         url=call.sign(f"/v1/workspaces/{call.workspace.id}/attachments/{made.id}"),
     )  # fmt: skip
 
