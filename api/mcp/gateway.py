@@ -149,6 +149,16 @@ class Gateway:
             if server.rules_of(str(entry.get("name"))).permission != "deny"
         ]
 
+    def known_schema(self, name: str) -> Mapping[str, Any] | None:
+        """The input schema of a tool, as it was last listed."""
+        server = self._server_of(name)
+        if server is None:
+            return None
+        inner = name.removeprefix(server.prefix)
+        entry = next((one for one in server.known.get("tools", []) if one.get("name") == inner), {})
+        schema = entry.get("inputSchema")
+        return schema if isinstance(schema, dict) else None
+
     async def page(self, kind: str, asker: Asker, cursor: str | None) -> Page:
         """The servers' lists, one after another; a page ends where a server's own does."""
         index, inner = _opened(cursor)

@@ -67,6 +67,7 @@ class McpServer(Server[Any]):
             on_list_tools=self._list_tools, on_call_tool=self._call_tool,
             on_list_resources=self._list_resources, on_list_resource_templates=self._list_templates,
             on_read_resource=self._read_resource, on_subscriptions_listen=self._listen,
+            get_tool_input_schema=self._input_schema,
         )  # fmt: skip
         self._listening = ListenHandler(InMemorySubscriptionBus())
         self.middleware.append(_as_it_is)
@@ -88,6 +89,12 @@ class McpServer(Server[Any]):
             self.add_request_handler("resources/subscribe", types.SubscribeRequestParams, self._forward)
             self.add_request_handler("resources/unsubscribe", types.UnsubscribeRequestParams, self._forward)
         self.add_notification_handler("notifications/roots/list_changed", types.NotificationParams, self._roots_changed)
+
+    def _input_schema(self, name: str) -> Mapping[str, Any] | None:
+        """For the SDK, which holds headers that mirror arguments against it."""
+        if name in self._box.tools:
+            return self._box.tools[name].input_schema()
+        return None if self._gateway is None else self._gateway.known_schema(name)
 
     def create_initialization_options(
         self,

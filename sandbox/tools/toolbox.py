@@ -234,6 +234,8 @@ class Toolbox:
                 raise InvalidArguments(f"result is not JSON: {fault}.") from None
             return spill if spill.path is None else self._with_its_files_known(workspace, received.tool, spill)
 
+        if received.size <= self.spiller.settings.over_characters:
+            return work()  # it is no file, and takes less than handing it to a thread
         async with self.queue.memory(received.size):
             return await asyncio.to_thread(work)
 
