@@ -25,8 +25,10 @@ setup: $(STAMP) ## Install the service and build what guest scripts may use
 demo: setup ## Do the main job on real data and show the documents
 	@$(RUN) scripts/demo.py --data-dir "$(DATA_DIR)"
 
-example: setup ## Count what a model writes for 321 rows, with Spillbox and without
+example: setup ## Count what a model writes for 321 rows, and for 13 long texts, with Spillbox and without
 	@$(RUN) scripts/example.py --data-dir "$(DATA_DIR)"
+	@echo
+	@$(RUN) scripts/replay.py --data-dir "$(DATA_DIR)"
 
 test: setup ## Run all tests
 	@PYTHON="$(PYTHON)" sh scripts/others.sh

@@ -49,16 +49,18 @@ class SomeRules(Value):
 class ServerSettings(ToolRules):
     """Another server: a ``command`` that is started, or a ``url``."""
 
-    type: Literal["stdio", "http", "streamable-http", "streamableHttp"] | None = None
-    command: str | None = None
-    args: tuple[str, ...] = ()
+    type: Literal["stdio", "http", "streamable-http", "streamableHttp"] | None = Field(
+        None, description="As other programs write it; `command` or `url` says enough."
+    )
+    command: str | None = Field(None, description="A program to start, spoken to over its standard input and output.")
+    args: tuple[str, ...] = Field((), description="Its arguments.")
     env: dict[str, str] = Field(
         {}, description="All that its process has besides HOME, LOGNAME, PATH, SHELL, TERM and USER."
     )
-    cwd: Path | None = None
-    url: str | None = None
+    cwd: Path | None = Field(None, description="The folder that it starts in.")
+    url: str | None = Field(None, description="Instead of a command: an endpoint of streamable HTTP.")
     headers: dict[str, str] = Field({}, description="Sent with each request: its own credentials, never the caller's.")
-    disabled: bool = False
+    disabled: bool = Field(False, description="Whether it is left out.")
     prefix: str | None = Field(
         None, description="Before the names of its tools and prompts; the server's name and `_` if not set."
     )

@@ -5,6 +5,9 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
+
+import pytest
 
 from sandbox.guest_root import GuestRoot
 
@@ -13,6 +16,7 @@ sys.path.insert(0, str(PROJECT / "scripts"))
 
 import bench_data  # noqa: E402  beside the scripts
 import example  # noqa: E402
+import replay  # noqa: E402
 
 
 def test_the_demo_builds_breaks_mends_and_finds_every_value_as_it_was(root: GuestRoot, tmp_path: Path) -> None:
@@ -51,11 +55,12 @@ def test_the_benchmark_measures_everything_and_loses_no_run(root: GuestRoot, tmp
     assert (tmp_path / "chart.svg").read_text().startswith("<?xml")
 
 
-def test_the_readme_says_of_the_321_rows_what_the_example_computes(root: GuestRoot, tmp_path: Path) -> None:
+@pytest.mark.parametrize("script", [example, replay], ids=["321 rows", "13 texts"])
+def test_the_readme_says_what_the_examples_compute(root: GuestRoot, tmp_path: Path, script: ModuleType) -> None:
     (tmp_path / "guest-root").symlink_to(root.path.resolve())
     done = subprocess.run(
-        [sys.executable, "scripts/example.py", "--data-dir", str(tmp_path)], cwd=PROJECT, capture_output=True, text=True, check=True
+        [sys.executable, str(script.__file__), "--data-dir", str(tmp_path)], cwd=PROJECT, capture_output=True, text=True, check=True
     )  # fmt: skip
-    assert "| 0 of 3,864 |" in done.stdout
+    assert ("| 0 of 3,864 |" in done.stdout) or ("| 13 of 13 |" in done.stdout)
     readme = (PROJECT / "README.md").read_text()
-    assert readme.partition(example.MARK)[2].partition(example.END_MARK)[0] == done.stdout
+    assert readme.partition(script.MARK)[2].partition(script.END_MARK)[0] == done.stdout

@@ -13,7 +13,7 @@ import pytest
 from mcp import StdioServerParameters
 
 from tests.api.mcp.conftest import PROJECT, InFront, client_of, everything_over_stdio, text_of
-from tests.conftest import DATA_FOLDER, unavailable
+from tests.conftest import DATA_FOLDER
 
 LONG = "".join(f"A line of text, number {number}.\n" for number in range(500))
 
@@ -141,20 +141,3 @@ def test_the_typescript_sdk_takes_every_answer(node: Path, in_front_of: InFront)
             answer = json.loads(_run(["node", script, f"{url}/mcp?workspace=w", tool, json.dumps(arguments)], node))
             assert tool in answer["tools"]
             assert answer["result"]["content"], tool
-
-
-@pytest.fixture(scope="session")
-def clients() -> Path:
-    """The interpreter that has agent frameworks for Python."""
-    python = PROJECT / "tests/clients/.venv/bin/python"
-    if not (PROJECT / "tests/clients/.installed").exists():
-        unavailable("clients", "`sh scripts/others.sh` installs them")
-    return python
-
-
-@pytest.mark.parametrize("name", ["langchain", "pydantic_ai", "openai_agents"])
-def test_agent_frameworks_call_our_tools(clients: Path, in_front_of: InFront, name: str) -> None:
-    with in_front_of({"e": everything_over_stdio()}) as url:
-        said = _run([str(clients), f"tests/clients/{name}.py", f"{url}/mcp?workspace=w"])
-    assert "321 rows" in said
-    assert "42" in said
