@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import bench_data
+import bench_gateway
 from bench_contenders import Bare, Contender, Docker, Library, Service, service
 from bench_report import chart, markdown, table
 
@@ -46,6 +47,7 @@ def main() -> int:
     arguments = parser.parse_args()
     figures = measure(arguments.data_dir / "guest-root", arguments.rounds, arguments.seconds)
     figures["data"] = bench_data.measure(max(1, arguments.rounds // 5))
+    figures["gateway"] = bench_gateway.measure(arguments.data_dir / "guest-root", arguments.rounds * 15)
     print(table(figures))
     if arguments.json:
         arguments.json.write_text(json.dumps(figures, indent=1) + "\n")

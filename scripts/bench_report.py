@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import bench_gateway
 import pygal
 
 BARE = "bare python"
@@ -38,7 +39,7 @@ def table(figures: dict[str, Any]) -> str:
     for name, one in data["measured"].items():
         ratio = f"{data['ratios'][name]:>7.2f} x {data['against'][name]}" if name in data["ratios"] else ""
         lines.append(f"{name:<30}{one['seconds']:>8.3f} s{one['peak_mib']:>7} MiB {ratio}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *bench_gateway.markdown(figures["gateway"])])
 
 
 def chart(figures: dict[str, Any]) -> bytes:
@@ -107,4 +108,5 @@ def markdown(figures: dict[str, Any]) -> str:
     for name, one in data["measured"].items():
         against = f"{data['ratios'][name]:.2f} x `{data['against'][name]}`" if name in data["ratios"] else ""
         lines.append(f"| `{name}` | {one['seconds']:.2f} s | {one['peak_mib']} MiB | {against} |")
+    lines += bench_gateway.markdown(figures["gateway"])
     return "\n".join(lines) + "\n"

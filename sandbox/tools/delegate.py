@@ -113,7 +113,7 @@ class Delegation:
             return await send()
         # A person took their time: the file may be another by now.
         now = await asyncio.to_thread(_expanded, call.workspace, given)
-        return await grant.spend(now.sha256, send)
+        return await grant.spend(now, send)
 
     async def _target(self, name: str, call: Call) -> AnyTool | OuterTool:
         if name == NAME:
@@ -132,10 +132,11 @@ def _expanded(workspace: Workspace, given: CallToolInput) -> Expanded:
     if given.arguments_path is not None:
         below = _object_in(workspace, given.arguments_path)
     try:
-        expanded = Expanded.of(_laid_over(below, given.arguments))
+        expanded = Expanded(_laid_over(below, given.arguments))
+        size = len(expanded.text.encode())
     except RecursionError:
         raise InvalidArguments("The arguments are nested too deeply.") from None
-    if len(expanded.text.encode()) > 2 * MAX_ARGUMENTS_BYTES:
+    if size > 2 * MAX_ARGUMENTS_BYTES:
         raise TooLarge(f"The arguments have over {2 * MAX_ARGUMENTS_BYTES:,} bytes together.")
     return expanded
 

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 from sandbox.approvals import Approval, Approvals, ApprovalState
@@ -22,14 +23,16 @@ class Expanded:
     """Arguments as the tool would get them, and what a person approves of them."""
 
     value: dict[str, Any]
-    text: str
-    sha256: str
 
-    @classmethod
-    def of(cls, value: dict[str, Any]) -> "Expanded":
-        """Of values of JSON."""
-        data = dump(value).encode("utf-8", "backslashreplace")  # half of a surrogate pair becomes its escape in JSON
-        return cls(value, data.decode(), hashlib.sha256(data).hexdigest())
+    @cached_property
+    def text(self) -> str:
+        """Their JSON, every number as it is written; half of a surrogate pair as its escape."""
+        return dump(self.value).encode("utf-8", "backslashreplace").decode()
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the text."""
+        return hashlib.sha256(self.text.encode()).hexdigest()
 
 
 @dataclass(frozen=True)
@@ -49,11 +52,11 @@ class Grant:
     approvals: Approvals
     approval: Approval | None = None
 
-    async def spend(self, sha256: str, send: Callable[[], Awaitable[Sent]]) -> Sent:
+    async def spend(self, arguments: Expanded, send: Callable[[], Awaitable[Sent]]) -> Sent:
         """Send what was approved; raises `ArgumentsChanged` if that is not what would be sent now."""
         if self.approval is None:
             return await send()
-        await asyncio.to_thread(self.approvals.use, self.approval, sha256)
+        await asyncio.to_thread(self.approvals.use, self.approval, arguments.sha256)
         try:
             return await send()
         except InputNeeded as fault:

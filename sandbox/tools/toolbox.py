@@ -185,12 +185,12 @@ class Toolbox:
         await in_ledger(self.records.accept, call_id, workspace.id, tool.name, outer_call.arguments)
 
         async def work() -> Handed:
-            expanded = Expanded.of(outer_call.arguments)
+            expanded = Expanded(outer_call.arguments)
             grant = await permit(
                 self.desk, tool.name, tool.permission, expanded,
                 workspace_id=workspace.id, call_id=call_id, caller=outer_call.caller,
             )  # fmt: skip
-            received = await grant.spend(expanded.sha256, lambda: tool.send(outer_call))
+            received = await grant.spend(expanded, lambda: tool.send(outer_call))
             if not tool.spill or outer_call.caller.surface not in self.spiller.settings.surfaces:
                 return Handed(received, None)
             return Handed(received, await self._spilled(tool, outer_call, received, sees_pictures=True))

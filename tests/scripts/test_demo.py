@@ -52,6 +52,8 @@ def test_the_benchmark_measures_everything_and_loses_no_run(root: GuestRoot, tmp
     )
     assert set(figures["data"]["ratios"]) == set(bench_data.WANTED)
     assert figures["memory"]["plain"]["spare_jails"] > 0
+    assert all(one["gateway"] > one["direct"] > 0 for one in figures["gateway"]["small"].values())
+    assert figures["gateway"]["large"]["bytes"] > 90e6
     assert (tmp_path / "chart.svg").read_text().startswith("<?xml")
 
 
