@@ -20,7 +20,8 @@ from api.mcp.settings import load
 from api.settings import Settings
 from sandbox.doctor.doctor import Finding, examine_quickly
 from sandbox.errors import JailFailed, SpillboxError
-from sandbox.tools.toolbox import RuntimeName, Toolbox, open_toolbox
+from sandbox.runtimes.programs import Programs
+from sandbox.tools.toolbox import RuntimeName, Toolbox, load_guest_root, open_toolbox
 
 VERSION = version("spillbox")
 
@@ -89,7 +90,11 @@ def toolbox_of(settings: Settings, *, runtime: RuntimeName | None = None) -> Too
 def gateway_of(settings: Settings) -> Gateway | None:
     """The gateway to other MCP servers, if the settings name any; raises `SetupFailed` for a file that is not right."""
     servers = {} if settings.mcp_servers is None else load(settings.mcp_servers)
-    return Gateway(servers, version=VERSION) if servers else None
+    if not servers:
+        return None
+    have_walls = any(server.walls is not None for server in servers.values())
+    programs = Programs(load_guest_root(settings.data_dir)) if have_walls else None
+    return Gateway(servers, programs, version=VERSION)
 
 
 def links_of(settings: Settings) -> Links:

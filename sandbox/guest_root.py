@@ -30,13 +30,15 @@ IMAGE = PROJECT / "images" / "runtime"
 GUEST_PROGRAMS = PROJECT / "sandbox" / "guest"
 
 PYTHON = "/opt/venv/bin/python"
+BARE_PYTHON = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
+LIBRARIES = "/usr/lib"
 PROGRAMS = "/opt/spillbox"
 MOUNT_POINTS = ("workspace", "tmp", "proc", "dev", "dev/shm", "run/report", "run/launcher")
 
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _LEFT_OUT = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "_bundled"}
 _LEFT_OUT_FILES = {"sitecustomize.py", "usercustomize.py"}
-_ACCOUNTS = {
+ACCOUNTS = {
     "passwd": "root:x:0:0:root:/:/bin/false\nguest:x:1000:1000:guest:/tmp:/bin/false\n",
     "group": "root:x:0:\nguest:x:1000:\n",
     "hosts": "127.0.0.1 localhost\n",
@@ -165,7 +167,7 @@ def _write_small_files(root: Path, site: Path) -> None:
     for place in MOUNT_POINTS:
         (root / place).mkdir(parents=True, exist_ok=True)
     (root / "etc").mkdir()
-    for name, text in _ACCOUNTS.items():
+    for name, text in ACCOUNTS.items():
         (root / "etc" / name).write_text(text)
     (root / "usr/share").mkdir()
     (root / "usr/share/zoneinfo").symlink_to("/" + str((site / "tzdata/zoneinfo").relative_to(root)))
@@ -184,7 +186,7 @@ def _byte_compile(root: Path) -> None:
     subprocess.run(command, capture_output=True, check=False)  # noqa: S603  our own arguments
     # A program that is started by its path would be compiled at each start.
     programs = root / PROGRAMS[1:]
-    for name in ("init", "launcher"):
+    for name in ("enter", "init", "launcher"):
         shutil.copy(next((programs / "__pycache__").glob(f"{name}.*.pyc")), programs / f"{name}.pyc")
 
 

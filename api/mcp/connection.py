@@ -44,6 +44,7 @@ from api.mcp.settings import ServerSettings
 from api.mcp.transports import Awaited, Trouble, transport
 from api.mcp.wire import arguments_stand_in
 from sandbox.errors import OuterError, OuterFailed, OuterTimeout
+from sandbox.runtimes.programs import Programs
 
 _log = logging.getLogger(__name__)
 
@@ -69,8 +70,9 @@ class Lost(OuterFailed):
 class Connection:
     """Use `open`; `close` when it is not needed any more. One that is not ``alive`` stays so."""
 
-    def __init__(self, name: str, server: ServerSettings, client: Client) -> None:
-        self.name, self.server, self._client = name, server, client
+    def __init__(self, name: str, server: ServerSettings, client: Client, programs: Programs | None) -> None:
+        """``programs`` puts walls around servers that have them in their settings."""
+        self.name, self.server, self._client, self._programs = name, server, client, programs
         self.trouble = Trouble()
         self.greeting: dict[str, Any] = {}
         """What the server said of itself: its answer to ``initialize`` or ``server/discover``."""
@@ -143,7 +145,7 @@ class Connection:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self, ready: asyncio.Future[None]) -> None:
-        async with transport(self.server, self._awaited, self.trouble) as (incoming, outgoing):
+        async with transport(self.server, self._programs, self._awaited, self.trouble) as (incoming, outgoing):
             dispatcher = self._dispatcher = JSONRPCDispatcher(incoming, outgoing)
             async with anyio.create_task_group() as tasks:
 

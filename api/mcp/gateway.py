@@ -16,8 +16,10 @@ from mcp_types import INVALID_PARAMS, SubscriptionFilter
 
 from api.mcp.channel import Channel
 from api.mcp.connection import Client, Connection, Lost
+from api.mcp.processes import program_of
 from api.mcp.settings import ServerSettings, ToolRules, prefix_of
 from sandbox.errors import Busy, Denied, InputNeeded, OuterError, OuterFailed
+from sandbox.runtimes.programs import Programs
 from sandbox.spills.spill import Received
 from sandbox.tools.outer import Caller, OuterCall, OuterTool
 
@@ -78,7 +80,12 @@ class _Server:
 class Gateway:
     """Use it in an ``async with``. Connections belong to conversations: what one leaves at a server, no other meets."""
 
-    def __init__(self, servers: Mapping[str, ServerSettings], *, version: str) -> None:
+    def __init__(self, servers: Mapping[str, ServerSettings], programs: Programs | None, *, version: str) -> None:
+        """``programs`` puts walls around those servers that are to have them; raises `SetupFailed` where it can't."""
+        for program in filter(None, map(program_of, servers.values())):
+            if programs is not None:
+                programs.check(program)
+        self._programs = programs
         self._servers = [_Server(name, one, prefix_of(name, one)) for name, one in servers.items()]
         self._own = Client(is_modern=False, info={"name": "spillbox", "version": version}, capabilities={})
         self._open: dict[tuple[str, str, str], Connection] = {}
@@ -94,11 +101,13 @@ class Gateway:
         if self._reaping is not None:
             self._reaping.cancel()
         await asyncio.gather(*(one.close() for one in self._open.values()), return_exceptions=True)
+        if self._programs is not None:
+            self._programs.close()
 
     async def _greet(self, server: _Server) -> None:
         """Learn what a server has before any client asks."""
         try:
-            connection = await Connection(server.name, server.settings, self._own).open()
+            connection = await Connection(server.name, server.settings, self._own, self._programs).open()
         except OuterFailed as fault:
             _log.error("%s It is tried again when a client asks for it.", fault)
             return
@@ -357,7 +366,7 @@ class Gateway:
                     await connection.close()
                     del self._open[key]
                 await self._make_room()
-                connection = await Connection(server.name, server.settings, client).open()
+                connection = await Connection(server.name, server.settings, client, self._programs).open()
                 self._open[key] = connection
                 server.abilities = connection.abilities
         if asker is not None:

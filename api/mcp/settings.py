@@ -46,6 +46,15 @@ class SomeRules(Value):
     timeout_seconds: Annotated[float | None, Field(gt=0)] = None
 
 
+class WallsSettings(Value):
+    """What a server behind walls sees and may use besides the machine's programs in /usr. It has no network."""
+
+    read: tuple[Path, ...] = Field((), description="Folders that it may read, by their full paths.")
+    write: tuple[Path, ...] = Field((), description="Folders that it may also change.")
+    memory_mb: int = Field(1024, ge=32, description="Memory of all its processes, what it has in /tmp included.")
+    processes: int = Field(256, ge=1, description="Processes and threads at once.")
+
+
 class ServerSettings(ToolRules):
     """Another server: a ``command`` that is started, or a ``url``."""
 
@@ -58,6 +67,9 @@ class ServerSettings(ToolRules):
         {}, description="All that its process has besides HOME, LOGNAME, PATH, SHELL, TERM and USER."
     )
     cwd: Path | None = Field(None, description="The folder that it starts in.")
+    walls: WallsSettings | None = Field(
+        None, description="If given, the program runs behind walls, without a network; else outside of them."
+    )
     url: str | None = Field(None, description="Instead of a command: an endpoint of streamable HTTP.")
     headers: dict[str, str] = Field({}, description="Sent with each request: its own credentials, never the caller's.")
     disabled: bool = Field(False, description="Whether it is left out.")
@@ -93,6 +105,8 @@ class ServerSettings(ToolRules):
     def _one_way(self) -> Self:
         if (self.command is None) == (self.url is None):
             raise ValueError("give either `command` (a process to start) or `url` (streamable HTTP), not both")
+        if self.url is not None and self.walls is not None:
+            raise ValueError("walls stand around a program that is started here: give `command`, not `url`")
         if self.url is not None and not self.url.startswith(("http://", "https://")):
             raise ValueError("url begins with http:// or https://")
         return self

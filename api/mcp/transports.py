@@ -1,8 +1,6 @@
 """Ways to another server whose messages are bounded, and whose results of tool calls go past the SDK (see `wire`)."""
 
 import logging
-import os
-import signal
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
@@ -12,14 +10,14 @@ import anyio
 import httpx2
 from anyio.abc import Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
-from mcp.client.stdio import get_default_environment
 from mcp.client.streamable_http import streamable_http_client
-from mcp.os.posix.utilities import terminate_posix_process_tree
 from mcp.shared.message import SessionMessage
 from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
 
 from api.mcp import wire
+from api.mcp.processes import running, stop
 from api.mcp.settings import ServerSettings
+from sandbox.runtimes.programs import Programs
 
 _log = logging.getLogger(__name__)
 
@@ -28,7 +26,7 @@ Awaited = dict[str | int, bytes | None]
 Streams = tuple[Any, Any]
 """Where messages come from, and where they go: what the SDK's dispatcher takes."""
 
-_GRACE_SECONDS = 2.0
+_END_SECONDS = 0.5
 _TAIL_BYTES = 2000
 _UNREADABLE = "the server's answer is no valid message of the protocol"
 
@@ -45,23 +43,25 @@ class Trouble:
         return "; ".join(part for part in (self.reason, f"it said: {said}" if said else "") if part)
 
 
-def transport(server: ServerSettings, awaited: Awaited, trouble: Trouble) -> AbstractAsyncContextManager[Streams]:
+def transport(
+    server: ServerSettings, programs: Programs | None, awaited: Awaited, trouble: Trouble
+) -> AbstractAsyncContextManager[Streams]:
     """The streams to a server; leaving the context ends its process or session."""
-    return _to_process(server, awaited, trouble) if server.command is not None else _over_http(server, awaited, trouble)
+    if server.command is None:
+        return _over_http(server, awaited, trouble)
+    return _to_process(server, programs, awaited, trouble)
 
 
 # A process
 
 
 @asynccontextmanager
-async def _to_process(server: ServerSettings, awaited: Awaited, trouble: Trouble) -> AsyncIterator[Streams]:
-    process = await anyio.open_process(
-        [server.command or "", *server.args], env=get_default_environment() | server.env, cwd=server.cwd,
-        start_new_session=True,
-    )  # fmt: skip
-    into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
-    outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](0)
-    async with anyio.create_task_group() as tasks:
+async def _to_process(
+    server: ServerSettings, programs: Programs | None, awaited: Awaited, trouble: Trouble
+) -> AsyncIterator[Streams]:
+    async with running(server, programs) as process, anyio.create_task_group() as tasks:
+        into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
+        outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](0)
         tasks.start_soon(_read_messages, process, into, server, awaited, trouble)
         tasks.start_soon(_write_messages, process, out_of, into)
         tasks.start_soon(_keep_tail, process, trouble)
@@ -69,7 +69,7 @@ async def _to_process(server: ServerSettings, awaited: Awaited, trouble: Trouble
             yield incoming, outgoing
         finally:
             with anyio.CancelScope(shield=True):
-                await _stop(process)
+                await stop(process)
                 for stream in (into, incoming, outgoing, out_of):
                     await stream.aclose()
             tasks.cancel_scope.cancel()
@@ -83,8 +83,8 @@ async def _read_messages(
     if stdout is None:
         return
     line = bytearray()
-    with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-        async with into:
+    async with into:
+        with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             while True:
                 chunk = await stdout.receive()
                 while (end := chunk.find(b"\n")) >= 0:
@@ -98,6 +98,9 @@ async def _read_messages(
                 if len(line) > server.max_message_bytes:
                     trouble.reason = f"it sent a message of over {server.max_message_bytes:,} bytes (max_message_bytes)"
                     return
+        with anyio.move_on_after(_END_SECONDS):
+            if await process.wait():
+                trouble.reason = f"its process ended with status {process.returncode}"
 
 
 def _message_of(line: bytes, awaited: Awaited) -> SessionMessage | None:
@@ -137,22 +140,6 @@ async def _keep_tail(process: Process, trouble: Trouble) -> None:
         async for chunk in process.stderr:
             trouble.tail.append(chunk[-_TAIL_BYTES:])
             _log.debug("%r", chunk)
-
-
-async def _stop(process: Process) -> None:
-    """Close its input, then end it and all that it started."""
-    if process.stdin is not None:
-        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-            await process.stdin.aclose()
-    with anyio.move_on_after(_GRACE_SECONDS):
-        await process.wait()
-    if process.returncode is None:
-        await terminate_posix_process_tree(process, _GRACE_SECONDS)
-    else:
-        with suppress(ProcessLookupError, PermissionError):  # what it left behind
-            os.killpg(process.pid, signal.SIGKILL)
-    with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
-        await process.aclose()
 
 
 # HTTP

@@ -1,7 +1,7 @@
 """The configurations of jails, as the text that nsjail reads (its config.proto): a reviewed file, and what differs."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -15,9 +15,19 @@ from sandbox.workspace import GUEST_PATH, Identity
 
 CONFIG_FILE = IMAGE / "nsjail.cfg"
 LAUNCHER_CONFIG_FILE = IMAGE / "launcher.cfg"
+PROGRAM_CONFIG_FILE = IMAGE / "program.cfg"
 _SECOND_CLOCK_SECONDS = 60
 _IN_MIB = ("as", "core", "fsize", "memlock", "stack")
 """The limits that nsjail takes in MiB."""
+_OF_THE_MACHINE = tuple(
+    Path(place)
+    for place in ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/etc/alternatives", "/etc/ld.so.cache")
+)
+"""What a `Program` sees of the machine, read-only: its programs and their libraries."""
+_PROGRAM_FILES = 4096
+"""That a `Program` may have open."""
+_SHELF = "/run/spillbox"
+"""Where a `Program` has the guest root."""
 
 
 @dataclass(frozen=True)
@@ -57,15 +67,8 @@ def build_config(
             f"mount {{ dst: '{mount.place}' fstype: 'tmpfs' options: '{mount.options}' rw: true nosuid: true nodev: true{noexec} }}"
         )
     for name, folder in read_only.items():
-        lines.append(
-            f"mount {{ src: {_quoted(folder)} dst: '{GUEST_PATH}/{name}' is_bind: true nosuid: true nodev: true }}"
-        )
-    values = policy.resource_limits(limits, with_cgroup=walls.with_cgroup, own_processes=1)
-    for name in ("as", "nproc", "cpu"):
-        if name not in values:
-            lines.append(f"rlimit_{name}_type: HARD")  # the caller's own
-    for name, value in values.items():
-        lines += [f"rlimit_{name}: {value // MIB if name in _IN_MIB else value}", f"rlimit_{name}_type: VALUE"]
+        lines.append(_bound(folder, f"{GUEST_PATH}/{name}"))
+    lines += _rlimits(policy.resource_limits(limits, with_cgroup=walls.with_cgroup, own_processes=1))
     lines.append(_program("init", str(control_fd), *preload))
     return "\n".join(lines) + "\n"
 
@@ -76,9 +79,53 @@ def build_launcher_config(walls: Walls, workspaces: Path, kind: str, *, link_fd:
         *_common(walls),
         f"pass_fd: {link_fd}",
         *(line for one in ids for line in _ids(one.inside, one.uid, one.gid, one.count)),
-        f"mount {{ src: {_quoted(workspaces)} dst: '/run/launcher/workspaces' is_bind: true nosuid: true nodev: true }}",
+        _bound(workspaces, "/run/launcher/workspaces"),
         _program("launcher", str(link_fd), kind),
     ]
+    return "\n".join(lines) + "\n"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program of the operator's choice, that walls stand around for as long as it runs."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str]
+    folder: Path
+    """That it starts in."""
+    read: tuple[Path, ...]
+    write: tuple[Path, ...]
+    memory_bytes: int
+    processes: int
+
+
+def build_program_config(program: Program, walls: Walls, identity: Identity, *, filter_fd: int) -> str:
+    """The configuration of the jail around a program; the guest root, on a shelf, has only what loads the filter."""
+    lines = [walls.reviewed, f"pass_fd: {filter_fd}", f"cwd: {_quoted(program.folder)}"]
+    lines += [f"envar: {_quoted(f'{name}={value}')}" for name, value in program.environment.items()]
+    lines += _ids(policy.GUEST_UID, identity.uid, identity.gid)
+    if walls.root_is_known:
+        lines += _ids(0, 0, 0)  # as for a cold jail
+    # Address space is not bounded, since engines of JavaScript reserve far more of it than they use.
+    own_limit = {} if walls.with_cgroup else {"nproc": program.processes}
+    lines += _rlimits(policy.FIXED_RESOURCE_LIMITS | {"nofile": _PROGRAM_FILES} | own_limit)
+    for place in _OF_THE_MACHINE:
+        if place.is_symlink():
+            lines.append(f"mount {{ src: {_quoted(place.readlink())} dst: {_quoted(place)} is_symlink: true }}")
+        elif place.exists():
+            lines.append(_bound(place, place))
+    lines += [_bound(walls.root / "etc" / name, f"/etc/{name}") for name in guest_root.ACCOUNTS]
+    lines.append(_bound(walls.root, _SHELF))
+    lines += [_bound(folder, folder) for folder in program.read]
+    lines += [_bound(folder, folder, writable=True) for folder in program.write]
+    # By the loader that belongs to the libraries of the guest root, which need not be those of the machine any more.
+    loader = next((walls.root / guest_root.LIBRARIES[1:]).glob("ld-linux*"))
+    words = (
+        f"{_SHELF}{guest_root.LIBRARIES}/{loader.name}", "--library-path", f"{_SHELF}{guest_root.LIBRARIES}",
+        f"{_SHELF}{guest_root.BARE_PYTHON}", "-E", "-s", "-S", f"{_SHELF}{guest_root.PROGRAMS}/enter.pyc", str(filter_fd),
+        *program.command,
+    )  # fmt: skip
+    lines.append(f"exec_bin {{ path: {_quoted(words[0])} {' '.join(f'arg: {_quoted(word)}' for word in words[1:])} }}")
     return "\n".join(lines) + "\n"
 
 
@@ -88,6 +135,21 @@ def _common(walls: Walls) -> list[str]:
         walls.reviewed,
         *(f"envar: {_quoted(f'{name}={value}')}" for name, value in walls.environment.items()),
     ]
+
+
+def _bound(source: Path, place: Path | str, *, writable: bool = False) -> str:
+    rights = " rw: true" if writable else ""
+    return f"mount {{ src: {_quoted(source)} dst: {_quoted(place)} is_bind: true nosuid: true nodev: true{rights} }}"
+
+
+def _rlimits(values: dict[str, int]) -> Iterator[str]:
+    """Of what has no value, the caller's own limit stays."""
+    for name in ("as", "nproc", "cpu", "fsize"):
+        if name not in values:
+            yield f"rlimit_{name}_type: HARD"
+    for name, value in values.items():
+        yield f"rlimit_{name}: {value // MIB if name in _IN_MIB else value}"
+        yield f"rlimit_{name}_type: VALUE"
 
 
 def _program(name: str, *arguments: str) -> str:

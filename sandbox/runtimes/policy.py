@@ -28,7 +28,7 @@ ENVIRONMENT = {
 NAMESPACES = {"mnt": 0x00020000, "cgroup": 0x02000000, "uts": 0x04000000, "ipc": 0x08000000, "net": 0x40000000}
 """Flags of unshare(2), by the names under /proc/self/ns; user and pid namespaces, which have steps of their own, apart."""
 
-_FIXED_RESOURCE_LIMITS = {"core": 0, "stack": 8 * MIB, "nofile": 1024, "memlock": 0, "msgqueue": 0, "rtprio": 0}
+FIXED_RESOURCE_LIMITS = {"core": 0, "stack": 8 * MIB, "nofile": 1024, "memlock": 0, "msgqueue": 0, "rtprio": 0}
 _REPORT_OPTIONS = "size=2097152,nr_inodes=8,mode=0755"
 
 
@@ -38,7 +38,7 @@ def resource_limits(limits: Limits, *, with_cgroup: bool, own_processes: int) ->
     Control groups count all processes of a run together. Without them, each process is bounded by itself, and the kernel
     counts the processes of the jail's user in the jail's user namespace, ``own_processes`` of ours among them.
     """
-    values = {**_FIXED_RESOURCE_LIMITS, "fsize": limits.file_bytes}
+    values = {**FIXED_RESOURCE_LIMITS, "fsize": limits.file_bytes}
     if not with_cgroup:
         values |= {"as": limits.memory_bytes, "nproc": limits.processes + own_processes}
     return values

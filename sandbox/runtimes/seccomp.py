@@ -38,21 +38,33 @@ FOR_LAUNCHERS = (
 )  # fmt: skip
 """What a launcher, and process 1 of its jails, need besides: to make namespaces and mounts, and to give up their rights."""
 
+FOR_PROGRAMS = ("fdatasync", "fsync", "msync")
+"""What programs that write to the host's own disk need besides: to know that it is written."""
+
 
 @cache
-def program(machine: str = platform.machine(), policy_file: Path = POLICY_FILE, *, also: tuple[str, ...] = ()) -> bytes:
+def program(
+    machine: str = platform.machine(),
+    policy_file: Path = POLICY_FILE,
+    *,
+    also: tuple[str, ...] = (),
+    kills: bool = True,
+) -> bytes:
     """The policy as a program, and ``also`` those calls. Known machines are ``x86_64`` and ``aarch64``.
+
+    Without ``kills``, what would end the process gets ENOSYS as well: engines of other languages try what the kernel has.
 
     Raises ValueError for a call in the policy that the table of numbers does not know on any machine.
     """
     policy = tomllib.loads(policy_file.read_text())
     architecture = _MACHINES[machine][1]
     code = [*_load(_ARCHITECTURE), *_unless_equal(architecture, KILL_PROCESS), *_load(_NUMBER)]
-    for action, names in ((ALLOW, also), *_plain_rules(policy, machine)):
+    kill = KILL_PROCESS if kills else _error("ENOSYS")
+    for action, names in ((ALLOW, also), *_plain_rules(policy, machine, kill)):
         for name in names:
             code += _if_equal(_number(name, machine), action)
     flags = policy["clone"]["forbidden_flags"]
-    code += _by_argument(_number("clone", machine), 0, [(_JUMP_IF_SET, flags, KILL_PROCESS)], otherwise=ALLOW)
+    code += _by_argument(_number("clone", machine), 0, [(_JUMP_IF_SET, flags, kill)], otherwise=ALLOW)
     for rule in policy["argument"]:
         fits = [(_JUMP_IF_EQUAL, value, ALLOW) for value in rule["allow"]]
         for name in rule["calls"]:
@@ -64,10 +76,10 @@ def program(machine: str = platform.machine(), policy_file: Path = POLICY_FILE, 
 _Code = list[tuple[int, int, int, int]]
 
 
-def _plain_rules(policy: dict[str, Any], machine: str) -> Iterator[tuple[int, list[str]]]:
+def _plain_rules(policy: dict[str, Any], machine: str, kill: int) -> Iterator[tuple[int, list[str]]]:
     """Actions, and the calls that they are the answer to whatever their arguments are."""
     yield ALLOW, [*policy["allow"], *policy.get(f"allow_{machine}", ())]
-    yield KILL_PROCESS, [*policy["kill"], *policy.get(f"kill_{machine}", ())]
+    yield kill, [*policy["kill"], *policy.get(f"kill_{machine}", ())]
     yield ERRNO, policy["ignored"]  # error 0: success
     for name, calls in policy["errors"].items():
         yield _error(name), calls

@@ -94,6 +94,8 @@ def in_front_of(root: GuestRoot, tmp_path: Path) -> InFront:
     def start(servers: Servers, **settings: Any) -> Iterator[str]:
         file = tmp_path / "servers.json"
         file.write_text(json.dumps({"mcpServers": servers}))
+        (tmp_path / "data").mkdir(exist_ok=True)
+        (tmp_path / "data/guest-root").symlink_to(root.path.resolve())
         with serving(root, tmp_path / "data", mcp_servers=file, **settings) as url:
             yield url
 

@@ -12,8 +12,9 @@ from typing import Any
 import mcp
 import pytest
 from mcp import StdioServerParameters
+from pydantic import BaseModel
 
-from api.mcp.settings import ServerSettings, load
+from api.mcp.settings import ServerSettings, WallsSettings, load
 from tests.api.mcp.conftest import PROJECT, InFront, everything_over_stdio, text_of
 from tests.conftest import DATA_FOLDER, unavailable
 
@@ -115,15 +116,16 @@ def test_the_file_of_servers_is_right(tmp_path: Path, monkeypatch: pytest.Monkey
     assert servers["tickets"].headers == {"Authorization": "Bearer x"}
 
 
-def table_of_rules() -> str:
-    """The table of docs/gateway.md, made of the settings."""
+def table_of(settings: type[BaseModel]) -> str:
+    """A table of docs/gateway.md, made of the settings."""
     lines = ["| word | default | meaning |", "|---|---|---|"]
-    for name, field in ServerSettings.model_fields.items():
+    for name, field in settings.model_fields.items():
         default: Any = field.default
         shown = "" if default in (None, (), {}) else f"`{json.dumps(default)}`".replace('"', "")
         lines.append(f"| `{name}` | {shown} | {field.description} |")
     return "\n".join(lines) + "\n"
 
 
-def test_the_table_of_rules_is_the_settings() -> None:
-    assert PAGE.partition("<!-- server -->\n")[2].partition("<!-- /server -->")[0] == table_of_rules()
+@pytest.mark.parametrize(("mark", "settings"), [("server", ServerSettings), ("walls", WallsSettings)])
+def test_a_table_of_words_is_the_settings(mark: str, settings: type[BaseModel]) -> None:
+    assert PAGE.partition(f"<!-- {mark} -->\n")[2].partition(f"<!-- /{mark} -->")[0] == table_of(settings)

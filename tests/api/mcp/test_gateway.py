@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
@@ -340,6 +341,23 @@ async def test_a_hostile_server_leaves_the_gateway_serving(
     assert text_of(beside) == '{"id": 7}'
     assert text_of(again).startswith("call ")
     assert tool != "slow" or time.monotonic() - started < 20
+
+
+async def test_a_server_behind_walls_serves_dies_and_comes_back(in_front_of: InFront, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        os.chown(tmp_path, 12_345, 12_345)
+    walls = {"read": [str(PROJECT / "tests")], "write": [str(tmp_path)]}
+    server = raw_server(tmp_path / "state", walls=walls) | {"command": "python3"}
+    with in_front_of({"r": server, "n": {**server, "command": "no-such-command"}}) as url:
+        async with client_of(url, "legacy") as client:
+            counts = [text_of(await client.call_tool("r_count", {})) for _ in range(2)]
+            died = await client.call_tool("r_die", {})
+            counts.append(text_of(await client.call_tool("r_count", {})))
+            missing = await client.call_tool("n_count", {})
+    assert counts == ["call 1", "call 2", "call 1"]
+    assert died.is_error
+    assert "its process ended with status 127" in text_of(missing)
+    assert "no-such-command: No such file or directory. Behind its walls there are only /usr" in text_of(missing)
 
 
 async def test_what_a_conversation_leaves_at_a_server_no_other_meets(in_front_of: InFront, tmp_path: Path) -> None:

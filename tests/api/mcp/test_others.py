@@ -15,6 +15,7 @@ from mcp import StdioServerParameters
 from tests.api.mcp.conftest import PROJECT, InFront, client_of, everything_over_stdio, text_of
 from tests.conftest import DATA_FOLDER
 
+ACCOUNT = 12_345
 LONG = "".join(f"A line of text, number {number}.\n" for number in range(500))
 
 
@@ -53,16 +54,21 @@ def _dumped(result: Any) -> dict[str, Any]:
         ),
     ],
 )  # fmt: skip
+@pytest.mark.parametrize("behind_walls", [False, True], ids=["outside", "behind walls"])
 async def test_servers_of_others_answer_through_the_gateway_as_directly(
-    node: Path, in_front_of: InFront, tmp_path: Path, name: str, calls: list[tuple[str, dict[str, Any]]]
-) -> None:
+    node: Path, in_front_of: InFront, tmp_path: Path, name: str, calls: list[tuple[str, dict[str, Any]]],
+    behind_walls: bool,
+) -> None:  # fmt: skip
     folder = tmp_path / "files"
     folder.mkdir()
     (folder / "short.txt").write_text("short é\n")
+    if os.geteuid() == 0:
+        os.chown(folder, ACCOUNT, ACCOUNT)
+    walls = {"walls": {"read": [str(node.parent)], "write": [str(folder)]}} if behind_walls else {}
     through: list[dict[str, Any]] = []
     directly: list[dict[str, Any]] = []
     for number, answers in enumerate((through, directly)):
-        memory = str(tmp_path / f"memory{number}.json")
+        memory = str(folder / f"memory{number}.json")
         arguments = [str(folder)] if name == "filesystem" else []
         server = _server(node, f"mcp-server-{name}", *arguments, MEMORY_FILE_PATH=memory)
         given = [
@@ -70,7 +76,7 @@ async def test_servers_of_others_answer_through_the_gateway_as_directly(
             for tool, values in calls
         ]
         if answers is through:
-            with in_front_of({"s": server}) as url:
+            with in_front_of({"s": server | walls}) as url:
                 async with client_of(url, "legacy") as client:
                     answers += [_dumped(await client.call_tool(f"s_{tool}", values)) for tool, values in given]
         else:

@@ -54,6 +54,8 @@ def test_the_last_rule_that_fits_a_tool_counts(tmp_path: Path) -> None:
         ({"command": "x", "url": "http://x"}, "either `command`"),
         ({}, "either `command`"),
         ({"url": "ftp://x"}, "http://"),
+        ({"url": "http://x", "walls": {}}, "give `command`"),
+        ({"command": "x", "walls": {"network": True}}, "walls.network"),
         ({"url": "http://x", "type": "sse"}, "type"),
         ({"command": "x", "permission": "maybe"}, "permission"),
         ({"command": "x", "tools": {"a": {"permission": "x"}}}, "tools.a.permission"),

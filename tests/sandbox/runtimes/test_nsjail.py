@@ -45,7 +45,7 @@ def test_the_configuration_of_a_jail_is_this() -> None:
         "mount { dst: '/tmp' fstype: 'tmpfs' options: 'size=67108864,nr_inodes=10000,mode=1777' rw: true nosuid: true nodev: true }",
         "mount { dst: '/dev/shm' fstype: 'tmpfs' options: 'size=67108864,nr_inodes=10000,mode=1777' rw: true nosuid: true nodev: true }",
         "mount { dst: '/run/report' fstype: 'tmpfs' options: 'size=2097152,nr_inodes=8,mode=0755' rw: true nosuid: true nodev: true noexec: true }",
-        "mount { src: \"/w/results\" dst: '/workspace/results' is_bind: true nosuid: true nodev: true }",
+        'mount { src: "/w/results" dst: "/workspace/results" is_bind: true nosuid: true nodev: true }',
         "rlimit_as_type: HARD",
         "rlimit_nproc_type: HARD",
         "rlimit_cpu_type: HARD",
@@ -79,7 +79,7 @@ def test_the_configuration_around_a_launcher_is_this() -> None:
         "gidmap { inside_id: '0' outside_id: '0' count: 1 }",
         "uidmap { inside_id: '1' outside_id: '2000000000' count: 256 }",
         "gidmap { inside_id: '1' outside_id: '2000000000' count: 256 }",
-        "mount { src: \"/w\" dst: '/run/launcher/workspaces' is_bind: true nosuid: true nodev: true }",
+        'mount { src: "/w" dst: "/run/launcher/workspaces" is_bind: true nosuid: true nodev: true }',
         'exec_bin { path: \'/opt/venv/bin/python\' arg: "-S" arg: "/opt/spillbox/launcher.pyc" arg: "5" arg: "plain" }',
     ]
 

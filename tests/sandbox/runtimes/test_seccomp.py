@@ -112,3 +112,19 @@ def test_a_call_that_no_kernel_has_is_refused_in_a_policy(tmp_path: Path) -> Non
     )
     with pytest.raises(ValueError, match="no system call openatt"):
         seccomp.program("x86_64", tmp_path / "policy.toml")
+
+
+def test_nothing_ends_a_program_that_only_tries_what_the_kernel_has(machine: str) -> None:
+    numbers, architecture = MACHINES[machine]
+    program = seccomp.program(machine, also=seccomp.FOR_PROGRAMS, kills=False)
+    for name in POLICY["kill"]:
+        try:
+            number = syscalls().get(name, numbers)
+        except NotSupportedSystemCall:
+            continue
+        assert answer(program, number, architecture=architecture) == UNKNOWN, name
+    clone = syscalls().get("clone", numbers)
+    assert answer(program, clone, POLICY["clone"]["forbidden_flags"], architecture=architecture) == UNKNOWN
+    assert answer(program, clone, 0, architecture=architecture) == ALLOW
+    assert answer(program, syscalls().get("fsync", numbers), architecture=architecture) == ALLOW
+    assert answer(program, clone, architecture=architecture + 1) == KILL_PROCESS
