@@ -12,7 +12,7 @@ from api.bodies import OpenFileResponse, read_body
 from api.settings import Settings
 from sandbox.catalog import Attachment, ShownTable
 from sandbox.errors import InvalidArguments
-from sandbox.spills.spill import Received, Spill, Surface
+from sandbox.spills.spill import Reader, Received, Spill, Surface
 from sandbox.tables.cells import plain_text, quoted, without_lone_surrogates
 from sandbox.tables.slices import Member, NotJson, Slice, elements, members, require_json
 from sandbox.tools.arguments import readable
@@ -66,7 +66,7 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings) -> None:
         body = await read_body(request, settings.max_spill_bytes, "SPILLBOX_MAX_SPILL_BYTES")
         async with box.queue.memory(len(body)):
             given = await asyncio.to_thread(spill_request, body)
-        return await box.spill(workspace, **given)
+        return await box.spill(workspace, *given)
 
     @router.get(f"{place}/attachments", tags=["attachments"])
     def attachments(workspace: str) -> list[ListedAttachment]:
@@ -107,7 +107,7 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings) -> None:
         return Response(f'{about},"rows":{found.rows}}}', media_type="application/json")
 
 
-def spill_request(body: bytes) -> dict[str, Any]:
+def spill_request(body: bytes) -> tuple[Received, Reader]:
     """The arguments of `Toolbox.spill`. The body is cut, not parsed, so that no literal of a result is changed."""
     try:
         body.decode()
@@ -139,7 +139,7 @@ def spill_request(body: bytes) -> dict[str, Any]:
         is_error=given.is_error,
         **{name: member.value for name, member in large.items()},
     )
-    return {"received": received, "surface": given.surface, "client": given.client, "is_mcp": given.is_mcp}
+    return received, Reader(given.surface, given.client, given.is_mcp)
 
 
 def _is_given(name: str, member: Member) -> bool:

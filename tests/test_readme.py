@@ -45,7 +45,7 @@ def test_the_spill_example_answers_what_it_says(tmp_path: Path) -> None:
 
     async def run() -> tuple[str, list[Any]]:
         async with box:
-            spill = await box.spill("chat-2", **spill_request(made))
+            spill = await box.spill("chat-2", *spill_request(made))
             return spill.text, [
                 await box.call(*pair)
                 for pair in zip(("build_excel", "attach_file"), ("chat-2",) * 2, calls, strict=True)

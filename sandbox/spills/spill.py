@@ -126,6 +126,20 @@ class Received:
         return len(given) if isinstance(given, str) else memoryview(given or b"").nbytes
 
 
+@dataclass(frozen=True)
+class Reader:
+    """Who gets a result, and so how much of it stands in the answer itself."""
+
+    surface: Surface = "agent"
+    client: str | None = None
+    """Its program's name, for sizes that the settings have for it."""
+    is_mcp: bool = False
+    inline_bytes: int | None = None
+    """Another size than the settings have."""
+    sees_pictures: bool = False
+    """Whether it gets pictures and sounds of the result as they came, beside the text, so that they do not count."""
+
+
 def estimate_tokens(text: str) -> int:
     """How many tokens a text may cost a model, rather too many: half of its small letters and spaces, and all other bytes.
 
@@ -147,40 +161,42 @@ class Spiller:
         self._count_tokens = count_tokens
 
     def spill(
-        self, workspace: Workspace, received: Received, *, surface: Surface = "agent", client: str | None = None,
-        is_mcp: bool = False, inline_bytes: int | None = None, sees_pictures: bool = False,
+        self, workspace: Workspace, received: Received, reader: Reader = Reader()
     ) -> Spill:  # fmt: skip
         """Save a result if it is long, and say what to hand to the model. Where saving fails, the result is in the answer.
-
-        ``client`` and ``is_mcp`` say who gets it, and so how much of it stands in the answer itself; ``inline_bytes`` is
-        another size than the settings have. ``sees_pictures``: it gets pictures and sounds of the result as they came, beside
-        the text, so that they do not count.
 
         Raises nothing for a full or broken disk: a failed spill is a warning, never a failed call.
         """
         taken = _take(received)
         raw, unwrapped = taken.raw, taken.unwrapped
-        if surface not in self.settings.surfaces:
+        if reader.surface not in self.settings.surfaces:
             return _as_it_is(received, raw.decode("utf-8", "replace"), taken)
         if unwrapped.is_error:
             return self._error(workspace, received, taken)
         body = unwrapped.body or b""
-        seen = [blob for blob in unwrapped.blobs if sees_pictures and blob.media_type.startswith(("image/", "audio/"))]
+        seen = [
+            blob
+            for blob in unwrapped.blobs
+            if reader.sees_pictures and blob.media_type.startswith(("image/", "audio/"))
+        ]
         characters = taken.characters - sum(-(-len(blob.content) // 3) * 4 for blob in seen)
         if characters <= self.settings.over_characters and len(seen) == len(unwrapped.blobs):
             shown = raw if unwrapped.is_heuristic and received.result is None else body
             return _as_it_is(received, shown.decode("utf-8", "replace"), taken)
-        usual = self.settings.mcp_inline_bytes if is_mcp else self.settings.inline_bytes
-        if inline_bytes is None:
-            inline_bytes = self.settings.inline_bytes_by_client.get(client or "", usual)
         try:
-            return self._save(workspace, received, taken, inline_bytes)
+            return self._save(workspace, received, taken, self._inline_bytes(reader))
         except (OSError, ServiceFull) as fault:
             warning = f"The result could not be saved as a file: {fault}. Work from the result itself."
             _log.warning("a result of %s in the workspace %s: %s", received.tool, workspace.id, warning)
             text, missing = self._capped((body or raw).decode("utf-8", "replace"))
             unsaved = _as_it_is(received, text, taken)
             return unsaved.model_copy(update={"missing_characters": missing, "warnings": (warning,)})
+
+    def _inline_bytes(self, reader: Reader) -> int:
+        if reader.inline_bytes is not None:
+            return reader.inline_bytes
+        usual = self.settings.mcp_inline_bytes if reader.is_mcp else self.settings.inline_bytes
+        return self.settings.inline_bytes_by_client.get(reader.client or "", usual)
 
     def _save(self, workspace: Workspace, received: Received, taken: "_Taken", inline_bytes: int) -> Spill:
         unwrapped = taken.unwrapped

@@ -41,7 +41,7 @@ from sandbox.runtimes.none import NoRuntime
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.streams import OnOutput
 from sandbox.runtimes.warm import WarmRuntime
-from sandbox.spills.spill import Received, Spill, Spiller, SpillSettings, Surface
+from sandbox.spills.spill import Reader, Received, Spill, Spiller, SpillSettings
 from sandbox.tables.slices import NotJson
 from sandbox.tools import builders, delegate, files, navigation, run_python, shown
 from sandbox.tools.arguments import readable
@@ -204,15 +204,10 @@ class Toolbox:
         self, tool: OuterTool, outer_call: OuterCall, received: Received, *, sees_pictures: bool = False
     ) -> Spill:
         caller = outer_call.caller
-        return await self.spill(
-            outer_call.workspace_id, received, surface=caller.surface, client=caller.name, is_mcp=caller.is_mcp,
-            inline_bytes=tool.inline_bytes, sees_pictures=sees_pictures,
-        )  # fmt: skip
+        reader = Reader(caller.surface, caller.name, caller.is_mcp, tool.inline_bytes, sees_pictures)
+        return await self.spill(outer_call.workspace_id, received, reader)
 
-    async def spill(
-        self, workspace_id: str, received: Received, *, surface: Surface = "agent", client: str | None = None,
-        is_mcp: bool = False, inline_bytes: int | None = None, sees_pictures: bool = False,
-    ) -> Spill:  # fmt: skip
+    async def spill(self, workspace_id: str, received: Received, reader: Reader = Reader()) -> Spill:  # noqa: B008  frozen
         """Save a tool's result if it is long; gives what to hand to the model. See `Spiller.spill`.
 
         Raises `InvalidArguments` for a ``result`` that is no MCP tool result.
@@ -221,15 +216,7 @@ class Toolbox:
 
         def work() -> Spill:
             try:
-                spill = self.spiller.spill(
-                    workspace,
-                    received,
-                    surface=surface,
-                    client=client,
-                    is_mcp=is_mcp,
-                    inline_bytes=inline_bytes,
-                    sees_pictures=sees_pictures,
-                )
+                spill = self.spiller.spill(workspace, received, reader)
             except NotJson as fault:
                 raise InvalidArguments(f"result is not JSON: {fault}.") from None
             return spill if spill.path is None else self._with_its_files_known(workspace, received.tool, spill)

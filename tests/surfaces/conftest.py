@@ -128,7 +128,7 @@ async def surface(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: Pat
 
             yield Surface(
                 call=lambda tool, w, arguments: in_process(lambda: box.call(tool, w, arguments)),
-                spill=lambda w, content: in_process(lambda: box.spill(w, **spill_request(content.encode()))),
+                spill=lambda w, content: in_process(lambda: box.spill(w, *spill_request(content.encode()))),
             )
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from sandbox.errors import ServiceFull
 from sandbox.spills.shorten import MAX_SHORT_CHARACTERS
-from sandbox.spills.spill import Received, Spill, Spiller, SpillSettings, estimate_tokens
+from sandbox.spills.spill import Reader, Received, Spill, Spiller, SpillSettings, estimate_tokens
 from sandbox.workspace import Disk, Workspace, Workspaces
 
 PROJECT = Path(__file__).parents[3]
@@ -31,8 +31,8 @@ def spill(
     **more: Any,
 ) -> Spill:
     given = content if isinstance(content, str | bytes) else json.dumps(content).encode()
-    where = {key: more.pop(key) for key in ("surface", "client", "is_mcp") if key in more}
-    return Spiller(settings or SpillSettings()).spill(workspace, Received(tool, content=given, **more), **where)
+    reader = Reader(**{key: more.pop(key) for key in ("surface", "client", "is_mcp") if key in more})
+    return Spiller(settings or SpillSettings()).spill(workspace, Received(tool, content=given, **more), reader)
 
 
 def saved(workspace: Workspace, one: Spill) -> bytes:
