@@ -23,6 +23,7 @@ from typing import Any
 
 import bench_data
 import bench_gateway
+import readme_parts
 from bench_contenders import Bare, Contender, Docker, Library, Service, service
 from bench_report import chart, markdown, table
 
@@ -54,9 +55,7 @@ def main() -> int:
     if arguments.chart:
         arguments.chart.write_bytes(chart(figures))
     if arguments.readme:
-        before, start, rest = arguments.readme.read_text().partition("<!-- bench -->\n")
-        _, end, after = rest.partition("<!-- /bench -->")
-        arguments.readme.write_text(f"{before}{start}{markdown(figures)}{end}{after}")
+        readme_parts.replace_part("bench", markdown(figures), arguments.readme)
     return 0
 
 

@@ -7,8 +7,6 @@ it stands what a model would have to write without: the same rows, as the argume
 each document. Every value in the two documents is read back by other code and compared with its source.
 """
 
-import argparse
-import asyncio
 import json
 import sys
 import zipfile
@@ -19,13 +17,13 @@ from typing import Any
 
 import defusedxml.ElementTree  # type: ignore[import-untyped]
 import python_calamine
+import readme_parts
 from pydantic import BaseModel
 
 from sandbox.spills.spill import Received, estimate_tokens
 from sandbox.tools.toolbox import Toolbox, open_toolbox
 
 ROWS = 321
-MARK, END_MARK = "<!-- example -->\n", "<!-- /example -->"
 REPORT = """\
 import json, docx
 rows = json.load(open({path!r}))
@@ -135,19 +133,5 @@ def markdown(typed: list[tuple[str, str]], written: list[tuple[str, str]], diffe
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Run the example and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, default=Path(".spillbox"), help="where the guest root is")
-    parser.add_argument("--readme", type=Path, help="write the table between the marks in this file")
-    arguments = parser.parse_args()
-    text = asyncio.run(run(arguments.data_dir))
-    print(text, end="")
-    if arguments.readme:
-        before, _, rest = arguments.readme.read_text().partition(MARK)
-        arguments.readme.write_text(f"{before}{MARK}{text}{END_MARK}{rest.partition(END_MARK)[2]}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(readme_parts.main("example", __doc__, run))

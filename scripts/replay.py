@@ -7,8 +7,6 @@ once it writes a short script and makes delegating calls. What it writes is coun
 compared with the source by sha256.
 """
 
-import argparse
-import asyncio
 import hashlib
 import json
 import sys
@@ -17,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import mcp
+import readme_parts
 from example import query
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
@@ -25,7 +24,6 @@ from sandbox.spills.spill import Received, estimate_tokens
 from sandbox.tools.toolbox import open_toolbox
 
 PAGES, CHARACTERS = 13, 89_337
-MARK, END_MARK = "<!-- replay -->\n", "<!-- /replay -->"
 SCRIPT = """\
 import json
 for n, p in enumerate(json.load(open({path!r}))):
@@ -122,19 +120,5 @@ def markdown(written: list[list[str]], equal: list[int]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def main() -> int:
-    """Run the replay and print its table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data-dir", type=Path, default=Path(".spillbox"), help="where the guest root is")
-    parser.add_argument("--readme", type=Path, help="write the table between the marks in this file")
-    arguments = parser.parse_args()
-    text = asyncio.run(run(arguments.data_dir))
-    print(text, end="")
-    if arguments.readme:
-        before, _, rest = arguments.readme.read_text().partition(MARK)
-        arguments.readme.write_text(f"{before}{MARK}{text}{END_MARK}{rest.partition(END_MARK)[2]}")
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(readme_parts.main("replay", __doc__, run))

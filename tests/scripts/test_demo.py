@@ -16,6 +16,7 @@ sys.path.insert(0, str(PROJECT / "scripts"))
 
 import bench_data  # noqa: E402  beside the scripts
 import example  # noqa: E402
+import readme_parts  # noqa: E402
 import replay  # noqa: E402
 
 
@@ -64,5 +65,4 @@ def test_the_readme_says_what_the_examples_compute(root: GuestRoot, tmp_path: Pa
         [sys.executable, str(script.__file__), "--data-dir", str(tmp_path)], cwd=PROJECT, capture_output=True, text=True, check=True
     )  # fmt: skip
     assert ("| 0 of 3,864 |" in done.stdout) or ("| 13 of 13 |" in done.stdout)
-    readme = (PROJECT / "README.md").read_text()
-    assert readme.partition(script.MARK)[2].partition(script.END_MARK)[0] == done.stdout
+    assert readme_parts.part(script.__name__) == done.stdout
