@@ -4,7 +4,6 @@ import json
 from typing import Any
 from urllib.parse import quote
 
-import msgspec
 from pydantic import BaseModel
 
 from api.errors import Problem, problem_of
@@ -13,7 +12,8 @@ from sandbox.catalog import ShownTable
 from sandbox.errors import SpillboxError
 from sandbox.job import DocumentCheck, Execution, FileChange, Stream
 from sandbox.tables.cells import plain_text
-from sandbox.tables.slices import elements
+from sandbox.tables.literal_json import parse
+from sandbox.tables.slices import NotJson, Slice, by_key, elements, is_strict
 from sandbox.tools.delegate import CallToolOutput
 from sandbox.tools.files import ReadFileOutput
 from sandbox.tools.navigation import ExtractOutput
@@ -23,6 +23,7 @@ from sandbox.tools.toolbox import Handed
 _MAX_LINKS = 10
 _MAX_PICTURE_BYTES = 8 << 20
 _MAX_TABLE_CHARACTERS = 4 << 20
+_SEEN = (b'"image"', b'"audio"')
 _CHECKED = {True: "ok", False: "broken", None: "not checked"}
 
 PROBLEM = "spillbox/problem"
@@ -33,10 +34,6 @@ ERA_FIELDS = ("resultType", "ttlMs", "cacheScope")
 """What only a later era's results have; each answer has those of its own client's era."""
 
 Result = dict[str, Any]
-
-
-class _Block(msgspec.Struct):
-    type: str = ""
 
 
 def answer_of(output: BaseModel, table: ShownTable | None = None) -> Result:
@@ -82,21 +79,33 @@ def refusal_of(problem: Problem) -> Result:
 
 def handed(given: Handed) -> Result:
     """The result of a tool of another server: as it came, or what stands for it where it was saved, beside its pictures."""
-    came = msgspec.json.decode(given.received.result or b"{}", type=dict[str, msgspec.Raw])
+    raw = bytes(given.received.result or b"{}")
+    came = by_key(raw)
     spill = given.spill
-    is_whole = spill is None or not spill.spilled or (spill.is_error and spill.inline)
-    if spill is None or is_whole:
+    if spill is None or not spill.spilled or (spill.is_error and spill.inline):
+        if not _is_json(raw):  # what came can't stand in a message: as a text it can, and nothing of it is lost
+            return {"content": [{"type": "text", "text": raw.decode("utf-8", "replace")}], "isError": False}
         return {key: stand_in(bytes(value)) for key, value in came.items() if key not in ERA_FIELDS}
     links = [] if spill.path is None else [_link(spill.path, spill.bytes)]
-    pictures = _pictures(came.get("content", msgspec.Raw(b"[]")))
+    pictures = _pictures(came.get("content", b"[]"))
     meta = {"_meta": stand_in(bytes(came["_meta"]))} if "_meta" in came else {}
     return {"content": [{"type": "text", "text": spill.text}, *pictures, *links], "isError": spill.is_error, **meta}
 
 
-def _pictures(content: msgspec.Raw) -> list[str]:
+def _is_json(raw: bytes) -> bool:
+    """Whether it is JSON, halves of surrogate pairs allowed; many programs write NaN, which is none."""
+    try:
+        return is_strict(raw) or parse(raw) is not None
+    except (ValueError, RecursionError):
+        return False
+
+
+def _pictures(content: Slice) -> list[str]:
     """The blocks that a model sees or hears, as they came, while they are not very many."""
-    blocks = [msgspec.Raw(raw) for raw in msgspec.json.decode(content, type=list[msgspec.Raw])]
-    seen = [bytes(raw) for raw in blocks if msgspec.json.decode(raw, type=_Block).type in ("image", "audio")]
+    try:
+        seen = [bytes(raw) for raw in elements(content) if bytes(by_key(raw).get("type", b"")) in _SEEN]
+    except NotJson:  # blocks are objects; the text says what came
+        return []
     return [stand_in(raw) for raw in seen] if sum(map(len, seen)) <= _MAX_PICTURE_BYTES else []
 
 

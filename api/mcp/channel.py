@@ -9,6 +9,11 @@ from mcp.shared.message import ServerMessageMetadata
 from mcp_types import INVALID_REQUEST, Notification, Request, RequestId
 from pydantic import BaseModel, ConfigDict
 
+NO_WORKSPACE = (
+    "This connection names no workspace. Add ?workspace=NAME to the URL of the MCP server, or the header "
+    "Spillbox-Workspace: NAME; one for each conversation."
+)
+
 
 class _Anything(BaseModel):
     model_config = ConfigDict(extra="allow")

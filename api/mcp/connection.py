@@ -3,6 +3,7 @@
 import asyncio
 import itertools
 import logging
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -39,18 +40,20 @@ from mcp_types.version import (
     MODERN_PROTOCOL_VERSIONS,
 )
 
+from api.mcp.bounds import bounded
 from api.mcp.channel import Channel
 from api.mcp.settings import ServerSettings
-from api.mcp.transports import Awaited, Trouble, transport
-from api.mcp.wire import arguments_stand_in
+from api.mcp.transports import Trouble, transport
+from api.mcp.wire import OF_THE_SDK, WANTED, Awaited, arguments_stand_in
 from sandbox.errors import OuterError, OuterFailed, OuterTimeout
 from sandbox.runtimes.programs import Programs
 
 _log = logging.getLogger(__name__)
 
-_FIRST_ID = 1000  # below are those of the dispatcher, for the greeting
+_FIRST_ID = 1000  # below are those that the dispatcher gives
 _MAX_NEWS = 1000
 _NEWS_SECONDS = 5.0
+_TAKING_SECONDS = 5.0
 _PROTOCOL_META = "io.modelcontextprotocol/"
 
 
@@ -145,8 +148,8 @@ class Connection:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self, ready: asyncio.Future[None]) -> None:
-        async with transport(self.server, self._programs, self._awaited, self.trouble) as (incoming, outgoing):
-            dispatcher = self._dispatcher = JSONRPCDispatcher(incoming, outgoing)
+        async with transport(self.server, self._programs, self._awaited, self.trouble) as streams:
+            dispatcher = self._dispatcher = JSONRPCDispatcher(*bounded(streams, self.trouble))
             async with anyio.create_task_group() as tasks:
 
                 async def run(*, task_status: Any) -> None:
@@ -191,7 +194,7 @@ class Connection:
             "capabilities": capabilities,
             "clientInfo": self._client.info,
         }
-        greeting = await dispatcher.send_raw_request("initialize", params, {"cancel_on_abandon": False})
+        greeting = await self._greeted(dispatcher, "initialize", params, {"cancel_on_abandon": False})
         version = greeting.get("protocolVersion")
         if version not in HANDSHAKE_PROTOCOL_VERSIONS:
             raise MCPError(
@@ -203,13 +206,23 @@ class Connection:
     async def _discover(self, dispatcher: JSONRPCDispatcher[Any]) -> None:
         params = {"_meta": self._envelope(LATEST_MODERN_VERSION)}
         headers = {MCP_PROTOCOL_VERSION_HEADER: LATEST_MODERN_VERSION, MCP_METHOD_HEADER: "server/discover"}
-        greeting = await dispatcher.send_raw_request(
-            "server/discover", params, {"cancel_on_abandon": False, "headers": headers, "timeout": 10}
+        greeting = await self._greeted(
+            dispatcher, "server/discover", params, {"cancel_on_abandon": False, "headers": headers, "timeout": 10}
         )
         supported = greeting.get("supportedVersions")
         if not isinstance(supported, list) or LATEST_MODERN_VERSION not in supported:
             raise MCPError(code=METHOD_NOT_FOUND, message="it speaks no version of the protocol that this service does")
         self.greeting, self.version = greeting, LATEST_MODERN_VERSION
+
+    async def _greeted(
+        self, dispatcher: JSONRPCDispatcher[Any], method: str, params: Mapping[str, Any], options: CallOptions
+    ) -> dict[str, Any]:
+        request_id = next(self._ids)
+        self._awaited[request_id] = OF_THE_SDK
+        try:
+            return await dispatcher.send_raw_request(method, params, {**options, "request_id": request_id})
+        finally:
+            del self._awaited[request_id]
 
     def _envelope(self, version: str) -> dict[str, Any]:
         return {
@@ -230,7 +243,8 @@ class Connection:
     ) -> dict[str, Any]:
         """The result of a request. Of ``tools/call`` it has the raw bytes under ``raw``, if they could be taken.
 
-        Raises `OuterError` with the server's own error, `OuterTimeout`, `Lost`, `OuterFailed`.
+        Where no ``timeout_seconds`` are given, the server's settings say how long it may take. Raises `OuterError` with the
+        server's own error, `OuterTimeout`, `Lost`, `OuterFailed`.
         """
         if self._dispatcher is None or not self.alive:
             raise Lost(f"The connection to the MCP server {self.name} is closed.")
@@ -239,23 +253,30 @@ class Connection:
         sent = {**params, "_meta": self._meta(params, request_id)}
         if not sent["_meta"]:
             del sent["_meta"]
+        seconds = self.server.timeout_seconds if timeout_seconds is None else timeout_seconds
         options: CallOptions = {"request_id": request_id, "headers": self._headers(method, params)}
-        if timeout_seconds is not None:
-            options["timeout"] = timeout_seconds
+        if math.isfinite(seconds):
+            options["timeout"] = seconds
         if channel is not None:
             self._asking[request_id] = channel
+        self._awaited[request_id] = OF_THE_SDK
         if method == "tools/call":
-            self._awaited[request_id] = None
+            self._awaited[request_id] = WANTED
             sent["arguments"] = arguments_stand_in(params.get("arguments") or {})
         try:
-            result = await self._dispatcher.send_raw_request(method, sent, options)
+            # The SDK's clock begins when the server has taken the request; one that takes nothing is lost.
+            async with asyncio.timeout(seconds + _TAKING_SECONDS if math.isfinite(seconds) else None):
+                result = await self._dispatcher.send_raw_request(method, sent, options)
+        except TimeoutError:
+            self._closing.set()
+            raise self._too_late(method, seconds) from None
         except MCPError as fault:
             await self._news_told()
-            raise self._fault_of(fault, method, timeout_seconds) from None
+            raise self._fault_of(fault, method, seconds) from None
         else:
             await self._news_told()
             raw = self._awaited.get(request_id)
-            return result if raw is None else {"raw": raw}
+            return {"raw": raw} if raw else result
         finally:
             self._asking.pop(request_id, None)
             self._awaited.pop(request_id, None)
@@ -266,12 +287,14 @@ class Connection:
         if self._dispatcher is not None and self.alive:
             await self._dispatcher.notify(method, params, {"headers": {MCP_PROTOCOL_VERSION_HEADER: self.version}})
 
-    def _fault_of(self, fault: MCPError, method: str, timeout_seconds: float | None) -> OuterFailed:
-        if fault.code == REQUEST_TIMEOUT and timeout_seconds is not None:
-            return OuterTimeout(
-                f"The MCP server {self.name} did not answer {method} within {timeout_seconds:g} s (timeout_seconds) and was told "
-                "to stop."
-            )
+    def _too_late(self, method: str, seconds: float) -> OuterTimeout:
+        return OuterTimeout(
+            f"The MCP server {self.name} did not answer {method} within {seconds:g} s (timeout_seconds) and was told to stop."
+        )
+
+    def _fault_of(self, fault: MCPError, method: str, seconds: float) -> OuterFailed:
+        if fault.code == REQUEST_TIMEOUT:
+            return self._too_late(method, seconds)
         if fault.code == CONNECTION_CLOSED or (fault.message == "Session terminated" and not self.is_modern):
             self._closing.set()
             why = f" ({self.trouble})" if str(self.trouble) else ""

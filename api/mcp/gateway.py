@@ -4,6 +4,7 @@ import asyncio
 import base64
 import json
 import logging
+import math
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -14,11 +15,11 @@ import msgspec
 from mcp.server.subscriptions import SubscriptionBus
 from mcp_types import INVALID_PARAMS, SubscriptionFilter
 
-from api.mcp.channel import Channel
+from api.mcp.channel import NO_WORKSPACE, Channel
 from api.mcp.connection import Client, Connection, Lost
 from api.mcp.processes import program_of
 from api.mcp.settings import ServerSettings, ToolRules, prefix_of
-from sandbox.errors import Busy, Denied, InputNeeded, OuterError, OuterFailed
+from sandbox.errors import Busy, Denied, InputNeeded, OuterError, OuterFailed, OuterTimeout
 from sandbox.runtimes.programs import Programs
 from sandbox.spills.spill import Received
 from sandbox.tools.outer import Caller, OuterCall, OuterTool
@@ -29,6 +30,8 @@ _MAX_CONNECTIONS = 256
 _MAX_SESSIONS = 32
 _MAX_ROUNDS = 10
 _MAX_PAGES = 1000
+_MAX_URIS = 10_000
+_SILENT_SECONDS = 60.0
 _REAP_SECONDS = 5.0
 _LISTS = {
     "tools": "tools/list",
@@ -62,6 +65,25 @@ class Asker(Protocol):
 
 
 @dataclass
+class Lists:
+    """Lists of a server, as they were last read."""
+
+    entries: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """By kind, where a list is of one page."""
+    uris: set[str] = field(default_factory=set)
+    """Of resources that were listed."""
+
+    def note(self, kind: str, page: list[dict[str, Any]], *, is_all: bool) -> None:
+        """Keep a page."""
+        if is_all:
+            self.entries[kind] = page
+        if kind == "resources":
+            self.uris |= {str(entry.get("uri")) for entry in page[:_MAX_URIS]}
+            if len(self.uris) > _MAX_URIS:
+                self.uris.clear()  # then each server is asked in turn
+
+
+@dataclass
 class _Server:
     """A server, and what is known of it."""
 
@@ -69,12 +91,27 @@ class _Server:
     settings: ServerSettings
     prefix: str
     abilities: Mapping[str, Any] = field(default_factory=dict)
-    known: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """What each list had when it was last read, for when the server is down."""
-    uris: set[str] = field(default_factory=set)
+    known: Lists = field(default_factory=Lists)
+    """Read at the start, for nobody: what clients without a conversation see."""
+    by_workspace: dict[str, Lists] = field(default_factory=dict)
+    """What each conversation last saw, for when the server is down; the newest `_MAX_CONNECTIONS`."""
+    silent_until: float = 0
+    """A server that did not answer in time is not waited for at each list."""
 
     def rules_of(self, tool: str) -> ToolRules:
         return self.settings.rules_of(tool)
+
+    def lists_of(self, workspace_id: str | None) -> Lists:
+        """What is known of it in a conversation; no other's is seen there."""
+        return self.known if workspace_id is None else self.by_workspace.get(workspace_id, self.known)
+
+    def note(self, workspace_id: str) -> Lists:
+        """What is to be noted of it for a conversation."""
+        lists = self.by_workspace.pop(workspace_id, None) or Lists(dict(self.known.entries))
+        self.by_workspace[workspace_id] = lists
+        while len(self.by_workspace) > _MAX_CONNECTIONS:
+            del self.by_workspace[next(iter(self.by_workspace))]
+        return lists
 
 
 class Gateway:
@@ -106,20 +143,29 @@ class Gateway:
 
     async def _greet(self, server: _Server) -> None:
         """Learn what a server has before any client asks."""
+        connection = Connection(server.name, server.settings, self._own, self._programs)
         try:
-            connection = await Connection(server.name, server.settings, self._own, self._programs).open()
+            async with asyncio.timeout(server.settings.connect_seconds):
+                await connection.open()
+                server.abilities = connection.abilities
+                for kind in _LISTS:
+                    if _ABILITY_OF[kind] in server.abilities:
+                        await self._learn(server, connection, kind)
         except OuterFailed as fault:
             _log.error("%s It is tried again when a client asks for it.", fault)
-            return
-        server.abilities = connection.abilities
-        try:
-            for kind in _LISTS:
-                if _ABILITY_OF[kind] in server.abilities:
-                    server.known[kind] = await self._whole_list(connection, kind)
-        except OuterFailed as fault:
-            _log.error("the lists of the MCP server %s can't be read: %s", server.name, fault)
+        except TimeoutError:
+            server.silent_until = time.monotonic() + _SILENT_SECONDS
+            _log.error(
+                "The MCP server %s does not answer in time. It is tried again when a client asks for it.", server.name
+            )
         finally:
             await connection.close()
+
+    async def _learn(self, server: _Server, connection: Connection, kind: str) -> None:
+        try:
+            server.known.note(kind, await self._whole_list(connection, kind), is_all=True)
+        except OuterError as fault:
+            _log.warning("the MCP server %s does not list its %s: %s", server.name, kind, fault)
 
     async def _whole_list(self, connection: Connection, kind: str) -> list[dict[str, Any]]:
         entries: list[dict[str, Any]] = []
@@ -154,7 +200,7 @@ class Gateway:
         return [
             server.prefix + str(entry.get("name"))
             for server in self._servers
-            for entry in server.known.get("tools", [])
+            for entry in server.known.entries.get("tools", [])
             if server.rules_of(str(entry.get("name"))).permission != "deny"
         ]
 
@@ -164,7 +210,7 @@ class Gateway:
         if server is None:
             return None
         inner = name.removeprefix(server.prefix)
-        entry = next((one for one in server.known.get("tools", []) if one.get("name") == inner), {})
+        entry = next((one for one in server.known.entries.get("tools", []) if one.get("name") == inner), {})
         schema = entry.get("inputSchema")
         return schema if isinstance(schema, dict) else None
 
@@ -183,21 +229,28 @@ class Gateway:
 
     async def _entries(self, server: _Server, kind: str, asker: Asker, cursor: str | None) -> Page:
         """A page of one server; what was known of it if it is down, never nothing in silence."""
+        workspace_id = asker.workspace_or_none
+        if workspace_id is None and not server.known.entries and time.monotonic() > server.silent_until:
+            await self._greet(server)
+        if workspace_id is None or time.monotonic() < server.silent_until:
+            return server.lists_of(workspace_id).entries.get(kind, []), None
         try:
-            connection = await self._connection(server, asker.workspace_or_none, asker.client, asker)
+            connection = await self._connection(server, workspace_id, asker.client, asker)
             if _ABILITY_OF[kind] not in connection.abilities:
                 return [], None
             entries, following = await _page_of(connection, kind, cursor)
         except OuterFailed as fault:
-            known = server.known.get(kind)
+            if isinstance(fault, OuterTimeout):
+                server.silent_until = time.monotonic() + _SILENT_SECONDS
+            known = server.lists_of(workspace_id).entries.get(kind)
             _log.warning(
                 "%s Listed is what was known: %s", fault, "nothing" if known is None else f"{len(known)} {kind}"
             )
             return known or [], None
-        if cursor is None and following is None:
-            server.known[kind] = entries
-        if kind == "resources":
-            server.uris |= {str(entry.get("uri")) for entry in entries}
+        is_all = cursor is None and following is None
+        server.note(workspace_id).note(kind, entries, is_all=is_all)
+        if kind == "tools" and is_all:  # what a server can is no conversation's own
+            server.known.note(kind, entries, is_all=True)
         return entries, following
 
     # Tools
@@ -239,7 +292,8 @@ class Gateway:
 
     async def _entry(self, server: _Server, tool: str, workspace_id: str, asker: Asker | None) -> dict[str, Any] | None:
         """The tool's entry in the server's list, which is read anew if it is not known."""
-        known = {str(entry.get("name")): entry for entry in server.known.get("tools", [])}
+        listed = server.lists_of(workspace_id).entries.get("tools", [])
+        known = {str(entry.get("name")): entry for entry in listed}
         if tool not in known:
             client = self._own if asker is None else asker.client
             connection = await self._connection(server, workspace_id, client, asker)
@@ -270,7 +324,7 @@ class Gateway:
 
     async def _of_resource(self, method: str, params: Mapping[str, Any], uri: str, asker: Asker) -> dict[str, Any]:
         """Ask the server that listed the resource, else each in turn until one has it."""
-        listing = [server for server in self._servers if uri in server.uris]
+        listing = [server for server in self._servers if uri in server.lists_of(asker.workspace_or_none).uris]
         able = [server for server in self._servers if "resources" in server.abilities or not server.abilities]
         fault: OuterFailed = OuterError(f"Resource not found: {uri[:200]}", number=INVALID_PARAMS, data={"uri": uri})
         for server in listing or able:
@@ -286,7 +340,7 @@ class Gateway:
             await connection.notify(method)
 
     async def _all(self, asker: Asker, method: str, params: Mapping[str, Any]) -> None:
-        for server in self._servers:
+        for server in self._servers if asker.workspace_or_none is not None else ():
             if "logging" in server.abilities:
                 await self._sent(server, method, params, asker.workspace_or_none, asker)
 
@@ -294,9 +348,10 @@ class Gateway:
     async def listening(self, asker: Asker, wanted: SubscriptionFilter, bus: SubscriptionBus) -> AsyncIterator[None]:
         """Events of all servers on a bus, while a client of the stateless era listens."""
         async with AsyncExitStack() as stack:
-            for server in self._servers:
+            workspace_id = asker.workspace_or_none
+            for server in self._servers if workspace_id is not None else ():
                 try:
-                    connection = await self._connection(server, asker.workspace_or_none, asker.client, asker)
+                    connection = await self._connection(server, workspace_id or "", asker.client, asker)
                 except OuterFailed as fault:
                     _log.warning("nothing is heard of the MCP server %s: %s", server.name, fault)
                     continue
@@ -311,6 +366,8 @@ class Gateway:
         safe: bool = True, seconds: float | None = None,
     ) -> dict[str, Any]:  # fmt: skip
         """A server's answer; where the connection is lost meanwhile, a request that is safe to repeat is sent once more."""
+        if workspace_id is None:
+            raise OuterError(NO_WORKSPACE, number=INVALID_PARAMS)
         client = self._own if asker is None else asker.client
         connection = await self._connection(server, workspace_id, client, asker)
         try:
@@ -351,14 +408,12 @@ class Gateway:
 
     # Connections
 
-    async def _connection(
-        self, server: _Server, workspace_id: str | None, client: Client, asker: Asker | None
-    ) -> Connection:
+    async def _connection(self, server: _Server, workspace_id: str, client: Client, asker: Asker | None) -> Connection:
         """The conversation's connection to a server, opened if there is none that works."""
         # A client of the stateless era says in each request what it can; the handshake says it once for a connection.
         able = None if client.is_modern else client.capabilities
         about = json.dumps(able, sort_keys=True, default=str)
-        key = (server.name, workspace_id or "", about)
+        key = (server.name, workspace_id, about)
         async with self._locks.setdefault(key, asyncio.Lock()):
             connection = self._open.get(key)
             if connection is None or not connection.alive:
@@ -398,12 +453,12 @@ class Gateway:
                 del self._locks[key]
 
     def _of_workspace(self, asker: Asker) -> list[Connection]:
-        workspace_id = asker.workspace_or_none or ""
-        return [one for key, one in self._open.items() if key[1] == workspace_id and one.alive]
+        return [one for key, one in self._open.items() if key[1] == asker.workspace_or_none and one.alive]
 
 
 async def _page_of(connection: Connection, kind: str, cursor: str | None) -> Page:
-    result = await connection.request(_LISTS[kind], {} if cursor is None else {"cursor": cursor})
+    params = {} if cursor is None else {"cursor": cursor}
+    result = await connection.request(_LISTS[kind], params, timeout_seconds=connection.server.connect_seconds)
     entries = result.get(kind)
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise OuterFailed(f"The MCP server {connection.name} answered {_LISTS[kind]} with no list.")
@@ -417,7 +472,7 @@ async def _ask_for_events(connection: Connection, wanted: SubscriptionFilter) ->
     try:
         if connection.is_modern:
             notifications = wanted.model_dump(by_alias=True, exclude_none=True, mode="json")
-            await connection.request("subscriptions/listen", {"notifications": notifications})
+            await connection.request("subscriptions/listen", {"notifications": notifications}, timeout_seconds=math.inf)
         else:
             for uri in wanted.resource_subscriptions or ():
                 await connection.request("resources/subscribe", {"uri": uri})

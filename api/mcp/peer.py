@@ -10,7 +10,7 @@ from mcp_types import CallToolRequestParams, ElicitResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
-from api.mcp.channel import Channel
+from api.mcp.channel import NO_WORKSPACE, Channel
 from api.mcp.connection import Client
 from api.mcp.rounds import APPROVAL, FORM, Rounds, elicitation_of, is_yes
 from sandbox.approvals import Approval
@@ -65,10 +65,7 @@ class Peer:
     def workspace_id(self) -> str:
         """The conversation's workspace; raises `InvalidArguments` if none was named."""
         if self.conversation.workspace_id is None:
-            raise InvalidArguments(
-                "This connection names no workspace. Add ?workspace=NAME to the URL of the MCP server, or the header "
-                "Spillbox-Workspace: NAME; one for each conversation."
-            )
+            raise InvalidArguments(NO_WORKSPACE)
         return self.conversation.workspace_id
 
     @property
@@ -119,11 +116,13 @@ class Peer:
         client = self.context.session.client_params
         return Caller(
             surface=self.conversation.surface, name=client.client_info.name if client else None, is_mcp=True,
-            approve=self._approve(rounds, params) if self.can_elicit else None, approval_id=approval_id, channel=self,
+            approve=self._approve(rounds, params, approval_id) if self.can_elicit else None, approval_id=approval_id, channel=self,
             extra=extra,
         )  # fmt: skip
 
-    def _approve(self, rounds: Rounds, params: CallToolRequestParams) -> Callable[[Approval], Awaitable[bool | None]]:
+    def _approve(
+        self, rounds: Rounds, params: CallToolRequestParams, approval_id: str | None
+    ) -> Callable[[Approval], Awaitable[bool | None]]:
         async def ask(approval: Approval) -> bool | None:
             session = self.context.session
             if not self.is_modern:
@@ -134,7 +133,8 @@ class Peer:
                 except MCPError:
                     return False
                 return is_yes(answer.model_dump())
-            given = (params.input_responses or {}).get(APPROVAL)
+            # An answer counts only beside our own state, which says what was asked.
+            given = None if approval_id is None else (params.input_responses or {}).get(APPROVAL)
             if given is not None:
                 return is_yes(given.model_dump() if isinstance(given, ElicitResult) else given)
             request = {APPROVAL: elicitation_of(approval)}

@@ -3,7 +3,7 @@
 import os
 import signal
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import ExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -12,6 +12,7 @@ from mcp.client.stdio import get_default_environment
 from mcp.os.posix.utilities import terminate_posix_process_tree
 
 from api.mcp.settings import ServerSettings
+from sandbox.errors import SpillboxError
 from sandbox.job import MIB
 from sandbox.runtimes.nsjail_config import Program
 from sandbox.runtimes.programs import ENVIRONMENT, Programs
@@ -31,7 +32,11 @@ async def running(server: ServerSettings, programs: Programs | None) -> AsyncIte
         return
     if programs is None:
         raise OSError("there is nothing here to make walls with")
-    with programs.behind_walls(program) as start:
+    with ExitStack() as walls:
+        try:
+            start = walls.enter_context(programs.behind_walls(program))
+        except SpillboxError as fault:
+            raise OSError(str(fault)) from None
         process = await anyio.open_process(start.command, env={}, cwd="/", start_new_session=True, pass_fds=start.fds)
         start.begin(process.pid)
         yield process

@@ -116,6 +116,16 @@ class McpServer(Server[Any]):
         except BadRequest as fault:
             raise MCPError(code=INVALID_PARAMS, message=str(fault)) from None
 
+    def _asker(self, context: Context) -> Peer:
+        """The client, for the gateway, which makes connections for any name: one that no workspace can have is told first."""
+        peer = self._peer(context)
+        try:
+            if peer.workspace_or_none is not None:
+                self._box.workspaces.open(peer.workspace_or_none)
+        except BadRequest as fault:
+            raise MCPError(code=INVALID_PARAMS, message=str(fault)) from None
+        return peer
+
     # Lists
 
     async def _list_tools(self, context: Context, params: types.PaginatedRequestParams | None) -> Never:
@@ -141,11 +151,18 @@ class McpServer(Server[Any]):
         following = None
         if self._gateway is not None:
             try:
-                page, following = await self._gateway.page(kind, self._peer(context), cursor)
+                page, following = await self._gateway.page(kind, self._asker(context), cursor)
             except OuterError as fault:
                 raise MCPError(code=fault.number, message=str(fault), data=fault.data) from None
+        page = [entry for entry in page if not self._is_own(kind, entry)]
         result: Result = {kind: [*own, *page] if cursor is None else page}
         raise Answered(in_era(result if following is None else result | {"nextCursor": following}, context))
+
+    def _is_own(self, kind: str, entry: Mapping[str, Any]) -> bool:
+        """Whether another server's entry has a name, or a place, of ours; calls of that go to us."""
+        if kind == "tools":
+            return entry.get("name") in self._box.tools
+        return resources.is_own(str(entry.get("uri", entry.get("uriTemplate"))))
 
     # Tools
 
@@ -183,6 +200,7 @@ class McpServer(Server[Any]):
             if isinstance(output, ShowTableOutput) and peer.shows_views:
                 table = await asyncio.to_thread(self._box.catalog.table, peer.workspace_id, output.id)
             return answer_of(output, table)
+        self._box.workspaces.open(peer.workspace_id)  # a name that none can have is told before anything is connected
         tool = None if self._gateway is None else await self._gateway.find(name, peer.workspace_id, caller)
         if tool is None:
             raise MCPError(code=INVALID_PARAMS, message=f"Unknown tool: {name[:80]}")
@@ -245,14 +263,14 @@ class McpServer(Server[Any]):
     async def _forward(self, context: Context, _: BaseModel) -> Any:
         if self._gateway is None:
             raise MCPError(code=types.METHOD_NOT_FOUND, message="Method not found", data=context.method)
-        result = await _plainly(self._gateway.forward(context.method, context.params or {}, self._peer(context)))
+        result = await _plainly(self._gateway.forward(context.method, context.params or {}, self._asker(context)))
         raise Answered(in_era(result, context))
 
     async def _listen(self, context: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         if self._gateway is None:
             return await self._listening(context, params)
         bus = InMemorySubscriptionBus()  # of this stream alone: other conversations' events are none of its business
-        async with self._gateway.listening(self._peer(context), params.notifications, bus):
+        async with self._gateway.listening(self._asker(context), params.notifications, bus):
             return await ListenHandler(bus)(context, params)
 
     async def _roots_changed(self, context: Context, _: BaseModel) -> None:

@@ -1,6 +1,5 @@
 """Which other servers there are, and the rules for their tools: the common ``mcpServers`` file, with a few words more."""
 
-import fnmatch
 import json
 import os
 import re
@@ -64,7 +63,8 @@ class ServerSettings(ToolRules):
     command: str | None = Field(None, description="A program to start, spoken to over its standard input and output.")
     args: tuple[str, ...] = Field((), description="Its arguments.")
     env: dict[str, str] = Field(
-        {}, description="All that its process has besides HOME, LOGNAME, PATH, SHELL, TERM and USER."
+        {},
+        description="All that its process has besides a few that tell nothing, such as HOME and PATH.",
     )
     cwd: Path | None = Field(None, description="The folder that it starts in.")
     walls: WallsSettings | None = Field(
@@ -115,9 +115,15 @@ class ServerSettings(ToolRules):
         """The rules for a tool, by its name at the server: of each pattern that fits, in their order, the last word counts."""
         rules = self.model_dump(include=set(ToolRules.model_fields))
         for pattern, some in self.tools.items():
-            if fnmatch.fnmatchcase(tool, pattern):
+            if _fits(tool, pattern):
                 rules |= some.model_dump(exclude_none=True)
         return ToolRules.model_validate(rules)
+
+
+def _fits(tool: str, pattern: str) -> bool:
+    """Whether a name has a pattern's form; nothing but ``*`` and ``?`` is special in it."""
+    form = "".join({"*": ".*", "?": "."}.get(character, re.escape(character)) for character in pattern)
+    return re.fullmatch(form, tool, re.DOTALL) is not None
 
 
 class _File(Value):

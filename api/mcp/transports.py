@@ -7,26 +7,26 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppres
 from typing import Any
 
 import anyio
+import anyio.lowlevel
 import httpx2
 from anyio.abc import Process
 from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
-from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, jsonrpc_message_adapter
+from mcp_types import PARSE_ERROR, ErrorData, JSONRPCError, JSONRPCRequest, jsonrpc_message_adapter
 
 from api.mcp import wire
 from api.mcp.processes import running, stop
 from api.mcp.settings import ServerSettings
+from api.mcp.wire import Awaited
 from sandbox.runtimes.programs import Programs
 
 _log = logging.getLogger(__name__)
 
-Awaited = dict[str | int, bytes | None]
-"""Ids of tool calls that are under way, and the raw result of each as it comes."""
 Streams = tuple[Any, Any]
 """Where messages come from, and where they go: what the SDK's dispatcher takes."""
 
-_END_SECONDS = 0.5
+_END_SECONDS, _TAKE_SECONDS = 0.5, 60
 _TAIL_BYTES = 2000
 _UNREADABLE = "the server's answer is no valid message of the protocol"
 
@@ -63,7 +63,7 @@ async def _to_process(
         into, incoming = anyio.create_memory_object_stream[SessionMessage | Exception](0)
         outgoing, out_of = anyio.create_memory_object_stream[SessionMessage](0)
         tasks.start_soon(_read_messages, process, into, server, awaited, trouble)
-        tasks.start_soon(_write_messages, process, out_of, into)
+        tasks.start_soon(_write_messages, process, out_of, into, trouble)
         tasks.start_soon(_keep_tail, process, trouble)
         try:
             yield incoming, outgoing
@@ -86,15 +86,15 @@ async def _read_messages(
     async with into:
         with suppress(anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
             while True:
-                chunk = await stdout.receive()
-                while (end := chunk.find(b"\n")) >= 0:
-                    line += chunk[:end]
-                    chunk = chunk[end + 1 :]
-                    message = _message_of(bytes(line), awaited)
+                *ends, rest = (await stdout.receive()).split(b"\n")
+                await anyio.lowlevel.checkpoint()  # however much there is to read, others go on
+                for end in ends:
+                    line += end
+                    message = None if line.isspace() or not line else _message_of(bytes(line), awaited)
                     line.clear()
                     if message is not None:
                         await into.send(message)
-                line += chunk
+                line += rest
                 if len(line) > server.max_message_bytes:
                     trouble.reason = f"it sent a message of over {server.max_message_bytes:,} bytes (max_message_bytes)"
                     return
@@ -105,29 +105,44 @@ async def _read_messages(
 
 def _message_of(line: bytes, awaited: Awaited) -> SessionMessage | None:
     """A line's message. An answer that can't be read becomes an error for the one who waits for it; other noise is dropped."""
-    if not line.strip():
-        return None
     try:
         return SessionMessage(jsonrpc_message_adapter.validate_json(wire.without_result(line, awaited), by_name=False))
     except ValueError:
-        request_id = wire.request_id_of(line)
+        request_id = wire.request_id_of(line, awaited)
     _log.warning("a server sent a line that is no message of the protocol: %r", line[:200])
     if request_id is None:
         return None
-    error = ErrorData(code=PARSE_ERROR, message=_UNREADABLE)
-    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=error))
+    return _failed(request_id, _UNREADABLE)
+
+
+def _failed(request_id: str | int, why: str) -> SessionMessage:
+    """An error for the one who waits for the answer to a request."""
+    return SessionMessage(JSONRPCError(jsonrpc="2.0", id=request_id, error=ErrorData(code=PARSE_ERROR, message=why)))
 
 
 async def _write_messages(
-    process: Process, out_of: MemoryObjectReceiveStream[SessionMessage], into: MemoryObjectSendStream[Any]
+    process: Process,
+    out_of: MemoryObjectReceiveStream[SessionMessage],
+    into: MemoryObjectSendStream[Any],
+    trouble: Trouble,
 ) -> None:
     if process.stdin is None:
         return
     try:
         async with out_of:
             async for session_message in out_of:
-                text = session_message.message.model_dump_json(by_alias=True, exclude_unset=True)
-                await process.stdin.send(wire.fill(text.encode()) + b"\n")
+                message = session_message.message
+                try:
+                    text = message.model_dump_json(by_alias=True, exclude_unset=True)
+                except ValueError as fault:  # half of a surrogate pair, which has no UTF-8
+                    if isinstance(message, JSONRPCRequest):
+                        await into.send(_failed(message.id, f"it can't be sent: {fault}"))
+                    continue
+                with anyio.fail_after(_TAKE_SECONDS):
+                    await process.stdin.send(wire.fill(text.encode()) + b"\n")
+    except TimeoutError:
+        trouble.reason = f"it took nothing of what it was sent for {_TAKE_SECONDS} s"
+        await into.aclose()
     except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError):
         await into.aclose()
 
@@ -176,17 +191,19 @@ class _Tapped(httpx2.AsyncBaseTransport):
                 request.method, request.url, headers=headers, content=filled, extensions=request.extensions
             )
         response = await self._inner.handle_async_request(request)
+        if response.headers.get("content-encoding", "identity") != "identity":
+            await response.aclose()
+            raise httpx2.DecodingError("it answered in an encoding that it was not asked for")
         kind = response.headers.get("content-type", "").lower()
-        is_plain = response.headers.get("content-encoding", "identity") == "identity"
-        body_stream: Any = response.stream
-        if is_plain and kind.startswith("application/json"):
-            body_stream = _Whole(body_stream, self._awaited, self._max_bytes)
-        elif is_plain and kind.startswith("text/event-stream"):
-            body_stream = _Events(body_stream, self._awaited, self._max_bytes)
+        stream: Any = response.stream
+        if kind.startswith("application/json"):
+            stream = _Whole(stream, self._awaited, self._max_bytes)
+        elif kind.startswith("text/event-stream"):
+            stream = _Events(stream, self._awaited, self._max_bytes)
         else:
-            body_stream = _Bounded(body_stream, self._max_bytes)
+            stream = _Bounded(stream, self._max_bytes)
         return httpx2.Response(
-            response.status_code, headers=response.headers, stream=body_stream, extensions=response.extensions
+            response.status_code, headers=response.headers, stream=stream, extensions=response.extensions
         )
 
     async def aclose(self) -> None:
@@ -226,26 +243,46 @@ class _Whole(_Bounded):
 
 
 class _Events(httpx2.AsyncByteStream):
-    """A stream of server-sent events, each line's message by itself; a stream may go on for ever, a line may not."""
+    """A stream of server-sent events, each event's message by itself; a stream may go on for ever, an event may not.
+
+    Lines end in CR, LF or both, and an event's data may be of several lines (HTML, "Server-sent events", 9.2.5 and 9.2.6).
+    """
 
     def __init__(self, inner: httpx2.AsyncByteStream, awaited: Awaited, max_bytes: int) -> None:
         self._inner, self._awaited, self._max_bytes = inner, awaited, max_bytes
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        line = bytearray()
+        line, data, size = bytearray(), list[bytes](), 0
+        ended_in_cr = False
         async for chunk in self._inner:
-            line += chunk
-            if b"\n" in chunk:
-                whole, _, rest = line.rpartition(b"\n")
-                yield b"".join(self._seen(one) + b"\n" for one in bytes(whole).split(b"\n"))
-                line = bytearray(rest)
-            if len(line) > self._max_bytes:
+            await anyio.lowlevel.checkpoint()
+            if ended_in_cr and chunk[:1] == b"\n":
+                chunk = chunk[1:]
+            ended_in_cr = chunk[-1:] == b"\r" if chunk else ended_in_cr
+            *ends, rest = chunk.replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+            for end in ends:
+                line += end
+                size += len(end)
+                out = self._seen(bytes(line), data)
+                line.clear()
+                if out is not None:
+                    size = sum(map(len, data))
+                    yield out
+            line += rest
+            size += len(rest)
+            if size > self._max_bytes:
                 raise httpx2.StreamError(f"an event has over {self._max_bytes:,} bytes (max_message_bytes)")
-        if line:
-            yield self._seen(bytes(line))
 
-    def _seen(self, line: bytes) -> bytes:
-        return b"data: " + wire.without_result(line[5:].strip(), self._awaited) if line.startswith(b"data:") else line
+    def _seen(self, line: bytes, data: list[bytes]) -> bytes | None:
+        """What to hand on now: a line that is no data, or, where an event ends, all of its ``data``."""
+        if line.startswith(b"data:") or line == b"data":
+            data.append(line[5:].removeprefix(b" "))
+            return None
+        if line or not data:
+            return line + b"\n"
+        message = wire.without_result(b"\n".join(data), self._awaited)
+        data.clear()
+        return b"".join(b"data: " + part + b"\n" for part in message.split(b"\n")) + b"\n"
 
     async def aclose(self) -> None:
         await self._inner.aclose()

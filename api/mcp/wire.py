@@ -5,28 +5,23 @@ stands after the token is put in its place, as raw JSON. Everything that leaves 
 """
 
 import json
+import math
 import re
 import secrets
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-import msgspec
-
+from sandbox.errors import InvalidArguments
 from sandbox.tables.cells import LiteralFloat
 from sandbox.tables.literal_json import dump, parse
+from sandbox.tables.slices import Slice, by_key
 
 _TOKEN = f"spillbox-{secrets.token_hex(16)}:"
 _OPENING = f'"{_TOKEN}'.encode()
 _INSIDE = re.compile(rb'[^"\\]*(?:\\.[^"\\]*){0,1000}', re.DOTALL)
 _MAY_CHANGE = re.compile(rb"[0-9][.eE]|-0|[0-9]{4000}")
 """What numbers have that Python might write otherwise."""
-_NOT_READABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
-
-
-class _Message(msgspec.Struct):
-    id: msgspec.Raw = msgspec.Raw()
-    method: str | None = None
-    params: msgspec.Raw = msgspec.Raw()
-    result: msgspec.Raw = msgspec.Raw()
+_ID = re.compile(rb'"id"\s*:\s*([0-9]{1,15}|"[^"\\]{1,100}")')
 
 
 def stand_in(raw: str | bytes) -> str:
@@ -55,19 +50,21 @@ def fill(data: bytes) -> bytes:
 
 def with_marked_arguments(message: bytes) -> bytes:
     """A client's message; of a tool call, each number that Python would write otherwise is a stand-in."""
-    if b"tools/call" not in message or not _MAY_CHANGE.search(message):
+    if not _MAY_CHANGE.search(message):
         return message
     try:
-        decoded = msgspec.json.decode(message, type=_Message)
-        params = msgspec.json.decode(decoded.params, type=dict[str, msgspec.Raw])
-        arguments = params.get("arguments")
-        if decoded.method != "tools/call" or arguments is None or not _MAY_CHANGE.search(bytes(arguments)):
+        whole = by_key(message)
+        if json.loads(bytes(whole.get("method", b"null"))) != "tools/call":
             return message
-        params["arguments"] = msgspec.Raw(json.dumps(_marked(parse(bytes(arguments)))).encode())
-        whole = msgspec.json.decode(message, type=dict[str, msgspec.Raw])
-        return msgspec.json.encode({**whole, "params": params})
-    except (ValueError, RecursionError):  # also a DecodeError: the SDK will say what is wrong
+        params = by_key(whole["params"])
+        params["arguments"] = json.dumps(_marked(parse(bytes(params["arguments"])))).encode()
+        return _object({**whole, "params": _object(params)})
+    except (ValueError, KeyError, RecursionError):  # the SDK will say what is wrong
         return message
+
+
+def _object(members: Mapping[str, Slice]) -> bytes:
+    return b"{%b}" % b",".join(json.dumps(key).encode() + b":" + bytes(value) for key, value in members.items())
 
 
 def _marked(value: Any) -> Any:
@@ -79,7 +76,12 @@ def _marked(value: Any) -> Any:
 
 
 def unmarked(value: Any) -> Any:
-    """Arguments from the SDK, as values of JSON whose numbers are as they were written."""
+    """Arguments from the SDK, as values of JSON whose numbers are as they were written.
+
+    Raises `InvalidArguments` for NaN and the infinities, which are no JSON.
+    """
+    if type(value) is float and not math.isfinite(value):
+        raise InvalidArguments(f"{value} is no number that JSON has. Send null, or a text. Nothing was done.")
     if isinstance(value, str):
         return parse(value[len(_TOKEN) :]) if value.startswith(_TOKEN) else value
     if isinstance(value, dict):
@@ -92,29 +94,35 @@ def arguments_stand_in(arguments: dict[str, Any]) -> str:
     return stand_in(dump(arguments))
 
 
-def without_result(message: bytes, awaited: dict[str | int, bytes | None]) -> bytes:
-    """Another server's message. If it is the result of a tool call that is ``awaited``, the result is put there, and the SDK
-    sees an empty one.
+Awaited = dict[str | int, bytes | None]
+"""Ids of requests that are under way: `WANTED` until the raw result has come, `OF_THE_SDK` where the SDK may read it."""
+WANTED, OF_THE_SDK = None, b""
+
+
+def without_result(message: bytes, awaited: Awaited) -> bytes:
+    """Another server's message. If its result is wanted raw, it is put into ``awaited``, and the SDK sees an empty one.
+
+    A question in the place of a result (the stateless era's ``input_required``) is left to the SDK.
     """
-    if not awaited or b'"content"' not in message:
+    if WANTED not in awaited.values():
         return message
     try:
-        decoded = msgspec.json.decode(message, type=_Message)
-        key = msgspec.json.decode(decoded.id, type=str | int)
-        if key not in awaited or decoded.method is not None:
+        whole = by_key(message)
+        if "method" in whole or "result" not in whole:
             return message
-        if "content" not in msgspec.json.decode(decoded.result, type=dict[str, msgspec.Raw]):
+        key, result = json.loads(bytes(whole["id"])), by_key(whole["result"])
+        if (
+            awaited.get(key, OF_THE_SDK) is not WANTED
+            or json.loads(bytes(result.get("resultType", b"null"))) == "input_required"
+        ):
             return message
-    except _NOT_READABLE:
+    except (ValueError, KeyError, TypeError, RecursionError):
         return message
-    awaited[key] = bytes(decoded.result)
-    return b'{"jsonrpc":"2.0","id":%b,"result":{"content":[]}}' % bytes(decoded.id)
+    awaited[key] = bytes(whole["result"])
+    return b'{"jsonrpc":"2.0","id":%b,"result":{"content":[]}}' % bytes(whole["id"])
 
 
-def request_id_of(message: bytes) -> str | int | None:
+def request_id_of(message: bytes, awaited: Awaited) -> str | int | None:
     """The id of a response that is no valid message, so that whoever waits for it can be told."""
-    try:
-        decoded = msgspec.json.decode(message, type=_Message)
-        return None if decoded.method is not None else msgspec.json.decode(decoded.id, type=str | int)
-    except _NOT_READABLE:
-        return None
+    ids: Iterator[str | int] = (json.loads(found[1]) for found in _ID.finditer(message))
+    return next((key for key in ids if key in awaited), None)

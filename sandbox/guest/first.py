@@ -101,25 +101,25 @@ def see_through(control, child, gate, message, wake_read, idle_bytes=0):
 
     control.send(wire.BEGUN)
     gate.send(message)
-    wait_status = _wait_for(child, control, wake_read)
+    wait_status = wait_for(child, control.fileno(), wake_read)
     if wait_status is not None:
-        _bury_all()
+        bury_all()
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         memory_bytes = max(0, used.ru_maxrss * 1024 - idle_bytes)
         control.send(wire.encode_done(wait_status, used.ru_utime + used.ru_stime, memory_bytes))
     os._exit(0)
 
 
-def _wait_for(child, control, wake_read):
-    """The wait status of the script's process, or None if the service went away first."""
+def wait_for(child, service_fd, wake_read):
+    """The wait status of a child, or None if the service, which has the other end of a descriptor, went away first."""
     import select
 
     poll = select.poll()
-    poll.register(control.fileno(), select.POLLIN)
+    poll.register(service_fd, select.POLLIN)
     poll.register(wake_read, select.POLLIN)
     while True:
         for fd, _ in poll.poll():
-            if fd == control.fileno():
+            if fd == service_fd:
                 return None
             os.read(wake_read, 4096)
             while True:
@@ -133,7 +133,7 @@ def _wait_for(child, control, wake_read):
                     break
 
 
-def _bury_all():
+def bury_all():
     """Kill every other process of the jail and wait for its end: then the tree that it wrote to is still."""
     if os.getpid() != 1:
         return  # a control of the doctor's, without a process namespace: the same call would end the user's own processes

@@ -99,15 +99,17 @@ class Program:
     processes: int
 
 
-def build_program_config(program: Program, walls: Walls, identity: Identity, *, filter_fd: int) -> str:
-    """The configuration of the jail around a program; the guest root, on a shelf, has only what loads the filter."""
-    lines = [walls.reviewed, f"pass_fd: {filter_fd}", f"cwd: {_quoted(program.folder)}"]
+def build_program_config(
+    program: Program, walls: Walls, identity: Identity, *, filter_fd: int, life_fd: int
+) -> str:  # fmt: skip
+    """The configuration of the jail around a program; the guest root, on a shelf, is there for process 1 only."""
+    lines = [walls.reviewed, f"pass_fd: {filter_fd}", f"pass_fd: {life_fd}", f"cwd: {_quoted(program.folder)}"]
     lines += [f"envar: {_quoted(f'{name}={value}')}" for name, value in program.environment.items()]
     lines += _ids(policy.GUEST_UID, identity.uid, identity.gid)
     if walls.root_is_known:
         lines += _ids(0, 0, 0)  # as for a cold jail
     # Address space is not bounded, since engines of JavaScript reserve far more of it than they use.
-    own_limit = {} if walls.with_cgroup else {"nproc": program.processes}
+    own_limit = {} if walls.with_cgroup else {"nproc": program.processes + 1}
     lines += _rlimits(policy.FIXED_RESOURCE_LIMITS | {"nofile": _PROGRAM_FILES} | own_limit)
     for place in _OF_THE_MACHINE:
         if place.is_symlink():
@@ -116,14 +118,16 @@ def build_program_config(program: Program, walls: Walls, identity: Identity, *, 
             lines.append(_bound(place, place))
     lines += [_bound(walls.root / "etc" / name, f"/etc/{name}") for name in guest_root.ACCOUNTS]
     lines.append(_bound(walls.root, _SHELF))
-    lines += [_bound(folder, folder) for folder in program.read]
-    lines += [_bound(folder, folder, writable=True) for folder in program.write]
+    shown = {**dict.fromkeys(program.read, False), **dict.fromkeys(program.write, True)}
+    lines += [
+        _bound(folder, folder, writable=shown[folder]) for folder in sorted(shown)
+    ]  # the outer before what is in it
     # By the loader that belongs to the libraries of the guest root, which need not be those of the machine any more.
     loader = next((walls.root / guest_root.LIBRARIES[1:]).glob("ld-linux*"))
     words = (
         f"{_SHELF}{guest_root.LIBRARIES}/{loader.name}", "--library-path", f"{_SHELF}{guest_root.LIBRARIES}",
         f"{_SHELF}{guest_root.BARE_PYTHON}", "-E", "-s", "-S", f"{_SHELF}{guest_root.PROGRAMS}/enter.pyc", str(filter_fd),
-        *program.command,
+        str(life_fd), *program.command,
     )  # fmt: skip
     lines.append(f"exec_bin {{ path: {_quoted(words[0])} {' '.join(f'arg: {_quoted(word)}' for word in words[1:])} }}")
     return "\n".join(lines) + "\n"

@@ -26,16 +26,18 @@ ENVIRONMENT = {
 }
 """What a program has of an environment, where its own says nothing else."""
 
-_OWN_PROCESSES = 1  # nsjail is in the program's group too
+_OWN_PROCESSES = 2  # nsjail and process 1 are in the program's group too
 
 
 class Start:
     """How one program is started: run ``command`` with ``fds`` keeping their numbers, then call `begin`."""
 
-    def __init__(self, config: str, config_pipe: tuple[int, int], filter_fd: int, group: RunCgroup | None) -> None:
+    def __init__(
+        self, config: str, config_pipe: tuple[int, int], jail_fds: tuple[int, ...], group: RunCgroup | None
+    ) -> None:
         self._config, self._pipe, self._group = config, config_pipe, group
         self.command = (str(find_nsjail()), "--config", f"/proc/self/fd/{config_pipe[0]}")
-        self.fds = (config_pipe[0], filter_fd)
+        self.fds = (config_pipe[0], *jail_fds)
 
     def begin(self, pid: int) -> None:
         """Let the process that was started, which waits, build its walls and become the program."""
@@ -83,15 +85,19 @@ class Programs:
                 raise SetupFailed(
                     f"{folder} can't be shown to a program behind walls. Give the full path of a folder that is there."
                 )
-        if self._identities.are_own and program.write and program.write[0].stat().st_uid == 0:
-            raise SetupFailed(
-                f"A service that is root runs a program behind walls as the owner of the first folder that it may write to, and "
-                f"{program.write[0]} belongs to root. Give it to an account of its own: chown -R ACCOUNT {program.write[0]}"
-            )
+        if self._identities.are_own and program.write:
+            owner = program.write[0].stat()
+            if 0 in (owner.st_uid, owner.st_gid):
+                raise SetupFailed(
+                    f"A service that is root runs a program behind walls as the owner of the first folder that it may write to, "
+                    f"and {program.write[0]} belongs to root, or to root's group. Give it to an account of its own: "
+                    f"chown -R ACCOUNT: {program.write[0]}"
+                )
 
     @contextmanager
     def behind_walls(self, program: Program) -> Iterator[Start]:
-        """How to start it. At the end of the ``with`` what is left of it is killed, where there are control groups."""
+        """How to start it; at the end of the ``with`` it is killed, with all that it started. Raises as `check` does."""
+        self.check(program)
         with ExitStack() as holds:
             identity = holds.enter_context(self._identity(program))
             group = None
@@ -106,8 +112,11 @@ class Programs:
             holds.callback(os.close, filter_fd)
             os.write(filter_fd, self._walls.seccomp)
             os.lseek(filter_fd, 0, os.SEEK_SET)
-            config = build_program_config(program, self._walls, identity, filter_fd=filter_fd)
-            start = Start(config, os.pipe(), filter_fd, group)
+            life_fd, our_end = os.pipe()  # the kernel closes ours however this process ends
+            holds.callback(os.close, life_fd)
+            holds.callback(os.close, our_end)
+            config = build_program_config(program, self._walls, identity, filter_fd=filter_fd, life_fd=life_fd)
+            start = Start(config, os.pipe(), (filter_fd, life_fd), group)
             holds.callback(start.close)
             yield start
 

@@ -13,19 +13,30 @@ def parse(text: str | bytes) -> Any:
 
     Raises `ValueError` if it is not JSON, `RecursionError` if it is nested too deeply.
     """
-    return json.loads(text, parse_float=LiteralFloat, parse_int=_integer)
+    return json.loads(text, parse_float=LiteralFloat, parse_int=_integer, parse_constant=_no_constant)
 
 
 def dump(value: Any) -> str:
-    """The JSON of a value, every number as it was written, on one line."""
+    """The JSON of a value, every number as it was written, half of a surrogate pair as its escape, on one line.
+
+    Raises `ValueError` for NaN and the infinities, which JSON has not.
+    """
+    return _dumped(value).encode("utf-8", "backslashreplace").decode()
+
+
+def _dumped(value: Any) -> str:
     if isinstance(value, LiteralFloat):
         return value.literal
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{dump(str(key))}: {dump(inner)}" for key, inner in value.items()) + "}"
+        return "{" + ", ".join(f"{_dumped(str(key))}: {_dumped(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
-        return "[" + ", ".join(map(dump, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+        return "[" + ", ".join(map(_dumped, value)) + "]"
+    return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
 def _integer(literal: str) -> int | float:
     return LiteralFloat(literal) if literal == "-0" or len(literal) > _MAX_INT_DIGITS else int(literal)
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(f"{name} is no JSON")

@@ -124,7 +124,10 @@ def _lined_up(data: bytes, last_by_key: dict[str, Raw]) -> list[Member] | None:
 
 def by_key(thing: Slice) -> dict[str, Slice]:
     """The members of an object by their keys; of a key that is twice there the last."""
-    return {member.key: member.value for member in members(thing)}
+    try:
+        return dict(_raw_by_key.decode(thing))
+    except REFUSED:
+        return {member.key: member.value for member in members(thing)}
 
 
 def values(data: bytes) -> Iterator[tuple[int, int]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Annotated, Any, Protocol
 
@@ -66,6 +67,10 @@ class Ledger(Protocol):
         """Note the expanded arguments of a call, whole."""
 
 
+_CHECKERS = ThreadPoolExecutor(2, "check-arguments")
+"""Threads of their own: a schema that takes long keeps nobody from anything else."""
+
+
 @dataclass(frozen=True)
 class Delegation:
     """What the delegating call reaches."""
@@ -81,7 +86,7 @@ class Delegation:
         """Expand the arguments, judge them, call."""
         target = await self._target(given.tool, call)
         expanded = await asyncio.to_thread(_expanded, call.workspace, given)
-        own_input = await asyncio.to_thread(_checked, target, expanded)
+        own_input = await asyncio.get_running_loop().run_in_executor(_CHECKERS, _checked, target, expanded)
         permission = target.permission if isinstance(target, OuterTool) else "allow"
         grant = await permit(
             self.desk, target.name, permission, expanded,

@@ -2,6 +2,7 @@
 
 import asyncio
 import hashlib
+import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +16,8 @@ from sandbox.tools.outer import Caller, Permission
 Sent = TypeVar("Sent")
 
 _MAX_SHOWN_CHARACTERS = 4000
+_INVISIBLE = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
+"""Characters that change how a text is shown, and are not seen: a person has to see what is sent."""
 WAIT_SECONDS = 300.0
 
 
@@ -27,7 +30,7 @@ class Expanded:
     @cached_property
     def text(self) -> str:
         """Their JSON, every number as it is written; half of a surrogate pair as its escape."""
-        return dump(self.value).encode("utf-8", "backslashreplace").decode()
+        return dump(self.value)
 
     @cached_property
     def sha256(self) -> str:
@@ -106,7 +109,7 @@ async def permit(
 
 def question(approval: Approval) -> str:
     """What a person is asked."""
-    shown = approval.arguments
+    shown = _INVISIBLE.sub(lambda found: f"\\u{ord(found[0]):04x}", approval.arguments)
     if len(shown) > _MAX_SHOWN_CHARACTERS:
         cut = len(shown) - _MAX_SHOWN_CHARACTERS
         shown = f"{shown[:_MAX_SHOWN_CHARACTERS]}… ({cut:,} characters more; {approval.bytes:,} bytes, sha256 {approval.sha256})"

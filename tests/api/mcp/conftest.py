@@ -9,12 +9,12 @@ from typing import Any
 
 import httpx
 import mcp
-import msgspec
 import pytest
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from sandbox.guest_root import GuestRoot
+from sandbox.tables.slices import by_key
 from tests.api.mcp.everything import Everything
 from tests.conftest import unavailable
 from tests.surfaces.conftest import serving, serving_app
@@ -130,6 +130,6 @@ def raw_call(
     }
     answer = httpx.post(url, content=body, headers=headers, timeout=60)
     lines = [line for line in answer.content.split(b"\n") if line.startswith((b"{", b"data: {"))]
-    found = msgspec.json.decode(lines[-1].removeprefix(b"data: "), type=dict[str, msgspec.Raw])
+    found = by_key(lines[-1].removeprefix(b"data: "))
     inner = found.get("result") or found["error"]
-    return {key: bytes(value) for key, value in msgspec.json.decode(inner, type=dict[str, msgspec.Raw]).items()}
+    return {key: bytes(value) for key, value in by_key(inner).items()}

@@ -1,9 +1,11 @@
 """An MCP server of the handshake era, written by hand so that it can send what no library would: odd numbers, lies, floods.
 
-``python -m tests.api.mcp.raw_server [STATE_FILE]``: what it is sent is appended there, as it came.
+``python -m tests.api.mcp.raw_server [STATE_FILE [silent]]``: what it is sent is appended there, as it came. A silent one
+answers no question for its tools.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,6 +14,7 @@ from tests.api.mcp.raw_server_texts import LITERALS
 
 STATE = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 out = sys.stdout.buffer
+OURS = '{"uri":"spillbox://workspace/secret.txt","name":"a place of the service"}'
 calls = 0
 
 
@@ -51,6 +54,15 @@ TOOLS = [
     tool("take", inputSchema={"type": "object", "properties": {"id": {"type": "integer"}}}),
     tool("lookahead", inputSchema={"type": "object", "properties": {"a": {"pattern": "^(a+)+$"}}}),
     tool("broken_schema", inputSchema={"type": "object", "properties": {"a": {"type": "nothing"}}}),
+    tool("asks"),
+    tool("blank_lines"),
+    tool("takes_nothing"),
+    tool("structured_only"),
+    tool("half_pair"),
+    tool("not_a_number"),
+    tool("tab"),
+    tool("odd_blocks"),
+    tool("a[b]"),
     tool("die_once", annotations={"readOnlyHint": True}),
     tool("die"),
 ]
@@ -72,7 +84,7 @@ def call(number: int, name: str) -> None:
         while True:
             out.write(b"x" * (1 << 16))
     elif name == "flood":
-        for _ in range(20_000):
+        for _ in range(5_000):
             send('{"jsonrpc":"2.0","method":"notifications/message","params":{"level":"info","data":"flood"}}')
         answer(number, text_of("flooded"))
     elif name == "bad_utf8":
@@ -108,6 +120,25 @@ def call(number: int, name: str) -> None:
         )
     elif name == "unknown_kind":
         answer(number, '{"content":[{"type":"hologram","depth":3.10},{"type":"text","text":"beside"}]}')
+    elif name == "asks":
+        for n in range(100_000):
+            send(f'{{"jsonrpc":"2.0","id":"q{n}","method":"ping","params":{{"pad":"{"x" * 5000}"}}}}')
+    elif name == "blank_lines":
+        for _ in range(100):
+            out.write(b"\n" * (1 << 16))
+        answer(number, text_of("after blank lines"))
+    elif name == "takes_nothing":
+        time.sleep(60)
+    elif name == "structured_only":
+        answer(number, f'{{"structuredContent":{LITERALS}}}')
+    elif name == "half_pair":
+        answer(number, '{"content":[{"type":"text","text":"half \\ud83d"}],"structuredContent":{"a":1.10}}')
+    elif name == "not_a_number":
+        answer(number, '{"content":[{"type":"text","text":"x"}],"structuredContent":{"a":NaN,"b":1.10}}')
+    elif name == "tab":
+        answer(number, '{"content":[{"type":"text","text":"a\ttab"}]}')
+    elif name == "odd_blocks":
+        answer(number, json.dumps({"content": [{"type": 5}, {"type": "text", "text": "x" * 20_000}]}))
     elif name == "die_once" and STATE is not None and not STATE.with_suffix(".died").exists():
         STATE.with_suffix(".died").touch()
         sys.exit(3)
@@ -125,11 +156,17 @@ for line in sys.stdin.buffer:
         with STATE.open("ab") as file:
             file.write(line)
     if method == "initialize":
-        able = '{"tools":{"listChanged":true}}'
+        able = '{"tools":{"listChanged":true},"resources":{}}'
         answer(
             number,
             f'{{"protocolVersion":"2025-06-18","capabilities":{able},"serverInfo":{{"name":"raw","version":"1"}}}}',
         )
+    elif method == "resources/list":
+        answer(number, f'{{"resources":[{{"uri":"mem://{os.getpid()}","name":"of this process"}},{OURS}]}}')
+    elif method == "resources/read":
+        answer(number, f'{{"contents":[{{"uri":"mem://{os.getpid()}","text":"of {os.getpid()}"}}]}}')
+    elif method == "tools/list" and "silent" in sys.argv:
+        pass
     elif method == "tools/list":
         cursor = int((message.get("params") or {}).get("cursor", 0))
         page = json.dumps(TOOLS[cursor : cursor + 5])

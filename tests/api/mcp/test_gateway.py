@@ -1,9 +1,12 @@
 """Other servers through the gateway: as they are, but that their long results are files."""
 
 import asyncio
+import gzip
 import json
 import os
 import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,10 @@ import pytest
 from mcp import MCPError
 from mcp.client.session import ClientRequestContext
 from mcp_types import CreateMessageRequestParams, CreateMessageResult, ElicitRequestParams, ElicitResult, TextContent
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
 
 from tests.api.mcp.conftest import (
     ERAS,
@@ -27,6 +34,7 @@ from tests.api.mcp.conftest import (
 )
 from tests.api.mcp.everything import ROWS
 from tests.api.mcp.raw_server_texts import LITERALS
+from tests.surfaces.conftest import serving_app
 
 
 async def _names(client: mcp.Client) -> list[str]:
@@ -321,13 +329,18 @@ async def test_a_server_that_never_starts_does_not_keep_the_service_from_serving
         ("nonsense", "after nonsense"),
         ("slow", "timeout_seconds"),
         ("flood", "flooded"),
+        ("asks", "it asked more than 64 things at once"),
+        ("blank_lines", "after blank lines"),
+        ("takes_nothing", "timeout_seconds"),
+        ("tab", "no valid message"),
+        ("odd_blocks", "results/0001-r_odd_blocks"),
     ],
 )
 async def test_a_hostile_server_leaves_the_gateway_serving(
     in_front_of: InFront, tmp_path: Path, tool: str, said: str
 ) -> None:
-    slow = {"slow": {"timeout_seconds": 1}}
-    hostile = raw_server(tmp_path / "state", max_message_bytes=1 << 26, tools=slow)
+    slow = {name: {"timeout_seconds": 1} for name in ("slow", "take*")}
+    hostile = raw_server(tmp_path / "state", max_message_bytes=1 << 26, tools=slow, connect_seconds=3)
     with in_front_of({"r": hostile, "e": everything_over_stdio()}) as url:
         async with client_of(url, "legacy") as client:
             started = time.monotonic()
@@ -336,11 +349,135 @@ async def test_a_hostile_server_leaves_the_gateway_serving(
             except MCPError as fault:
                 told = str(fault)
             beside = await client.call_tool("e_small", {})
+            if tool == "takes_nothing":  # whatever waits in the pipe keeps no later call waiting for ever
+                with suppress(MCPError):
+                    await client.call_tool("r_take", {"text": "x" * 300_000})
+                with suppress(MCPError):
+                    await client.call_tool("r_take", {"text": "x" * 300_000})
             again = await client.call_tool("r_count", {}, read_timeout_seconds=30)
     assert said in told
     assert text_of(beside) == '{"id": 7}'
     assert text_of(again).startswith("call ")
-    assert tool != "slow" or time.monotonic() - started < 20
+    assert tool not in ("slow", "takes_nothing") or time.monotonic() - started < 40
+
+
+@pytest.mark.case("S10")
+def test_every_literal_of_an_odd_answer_is_as_it_came(in_front_of: InFront, tmp_path: Path) -> None:
+    with in_front_of({"r": raw_server(tmp_path / "state")}) as url:
+        at = f"{url}/mcp?workspace=w"
+        structured = raw_call(at, "r_structured_only")["structuredContent"]
+        half = raw_call(at, "r_half_pair")
+        no_number = raw_call(at, "r_not_a_number")["content"]
+        sent = raw_call(at, "r_take", '{"text": "half \\ud83d", "price": 1.10}')
+        refused = raw_call(at, "r_take", '{"price": NaN}')["content"]
+    assert structured.decode() == LITERALS
+    assert half["content"] == b'[{"type":"text","text":"half \\ud83d"}]'
+    assert half["structuredContent"] == b'{"a":1.10}'
+    assert rb"\"a\":NaN,\"b\":1.10" in no_number
+    assert b"call 4" in sent["content"]
+    assert rb'"arguments":{"text": "half \ud83d", "price": 1.10}' in (tmp_path / "state").read_bytes()
+    assert b"invalid_arguments" in refused
+
+
+def test_a_method_that_is_written_with_escapes_is_the_same(in_front_of: InFront, tmp_path: Path) -> None:
+    body = (
+        r'{"jsonrpc":"2.0","id":1,"method":"tools\/call","params":{"name":"r_take","arguments":{"a":1.10,"b":1e400}}}'
+    )
+    headers = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+    begin = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
+    with in_front_of({"r": raw_server(tmp_path / "state")}) as url:
+        at = f"{url}/mcp?workspace=w"
+        begun = httpx.post(
+            at, headers=headers, json={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": begin}
+        )
+        headers["mcp-session-id"] = begun.headers["mcp-session-id"]
+        httpx.post(at, headers=headers, json={"jsonrpc": "2.0", "method": "notifications/initialized"})
+        httpx.post(at, headers=headers, content=body)
+    assert b'"arguments":{"a": 1.10, "b": 1e400}' in (tmp_path / "state").read_bytes()
+
+
+async def test_a_server_that_lists_nothing_keeps_nobody_waiting(in_front_of: InFront, tmp_path: Path) -> None:
+    silent = raw_server(tmp_path / "state", connect_seconds=2)
+    silent["args"].append("silent")
+    started = time.monotonic()
+    with in_front_of({"r": silent, "e": everything_over_stdio()}) as url:
+        async with client_of(url, "legacy") as client:
+            names = await _names(client)
+            again = await _names(client)
+    assert "e_small" in names == again
+    assert time.monotonic() - started < 15
+
+
+async def test_what_is_listed_in_a_conversation_is_seen_in_no_other(in_front_of: InFront, tmp_path: Path) -> None:
+    async def uris(client: mcp.Client) -> set[str]:
+        return {str(one.uri) for one in (await client.list_resources()).resources if "mem" in str(one.uri)}
+
+    with in_front_of({"r": raw_server(tmp_path / "state")}) as url:
+        async with client_of(url, "legacy", "a") as a, client_of(url, "legacy", "b") as b:
+            of_a, of_b = await uris(a), await uris(b)
+        async with mcp.Client(f"{url}/mcp", mode="legacy") as nobody:
+            of_none = await uris(nobody)
+            with pytest.raises(MCPError, match=r"\?workspace=NAME"):
+                await nobody.read_resource(of_a.copy().pop())
+        async with mcp.Client(f"{url}/mcp?workspace=../x", mode="legacy") as bad:
+            with pytest.raises(MCPError, match="workspace id"):
+                await bad.list_resources()
+    assert (len(of_a), len(of_b), len(of_none)) == (1, 1, 1)
+    assert len(of_a | of_b | of_none) == 3
+
+
+async def test_a_server_can_not_pass_for_the_service(in_front_of: InFront, tmp_path: Path) -> None:
+    evil = everything_over_stdio(prefix="")
+    with in_front_of({"r": raw_server(tmp_path / "state"), "e": evil}) as url:
+        async with client_of(url, "legacy") as client:
+            resources = [str(one.uri) for one in (await client.list_resources()).resources]
+            names = await _names(client)
+    assert "spillbox://workspace/secret.txt" not in resources
+    assert len(names) == len(set(names))
+
+
+def test_a_pattern_has_two_special_characters_and_no_more(in_front_of: InFront, tmp_path: Path) -> None:
+    server = raw_server(tmp_path / "state", tools={"a[b]": {"permission": "deny"}})
+    with in_front_of({"r": server}) as url:
+        assert b"denied" in raw_call(f"{url}/mcp?workspace=w", "r_a[b]")["content"]
+
+
+@pytest.fixture
+def odd_url() -> Iterator[str]:
+    """A server over HTTP whose answers are allowed, or not, and that no library sends."""
+
+    async def answer(request: Request) -> Response:
+        asked = await request.json()
+        number, method = asked.get("id"), asked["method"]
+        if method == "initialize":
+            result = (
+                '{"protocolVersion":"2025-06-18","capabilities":{"tools":{}},"serverInfo":{"name":"odd","version":"1"}}'
+            )
+        elif method == "tools/list":
+            result = '{"tools":[{"name":"lines","inputSchema":{}},{"name":"packed","inputSchema":{}}]}'
+        elif method == "tools/call" and asked["params"]["name"] == "packed":
+            return Response(
+                gzip.compress(b"x" * (64 << 20)), headers={"content-encoding": "gzip"}, media_type="application/json"
+            )
+        elif method == "tools/call":
+            head = f'data: {{"jsonrpc":"2.0","id":{number},"result":\r'
+            rest = 'data: {"content":[],\r\ndata: "structuredContent":{"a":1.10,"b":1e400}}}\n\n'
+            return Response(f": note\nevent: message\n{head}{rest}", media_type="text/event-stream")
+        else:
+            return Response(status_code=202)
+        return Response(f'{{"jsonrpc":"2.0","id":{number},"result":{result}}}', media_type="application/json")
+
+    with serving_app(lambda: Starlette(routes=[Route("/mcp", answer, methods=["POST"])])) as url:
+        yield f"{url}/mcp"
+
+
+def test_events_of_any_form_are_read_and_packed_answers_are_not(in_front_of: InFront, odd_url: str) -> None:
+    with in_front_of({"o": {"url": odd_url, "timeout_seconds": 10}}) as url:
+        at = f"{url}/mcp?workspace=w"
+        assert raw_call(at, "o_lines")["structuredContent"] == b'{"a":1.10,"b":1e400}'
+        packed = raw_call(at, "o_packed")
+        assert raw_call(at, "o_lines")["structuredContent"] == b'{"a":1.10,"b":1e400}'
+    assert b"upstream" in b"".join(packed.values())
 
 
 async def test_a_server_behind_walls_serves_dies_and_comes_back(in_front_of: InFront, tmp_path: Path) -> None:

@@ -67,10 +67,11 @@ def test_only_awaited_results_of_calls_are_taken_out() -> None:
     [
         (b'{"id":7,"result":[1]}', 7),
         (b'{"id":"a","x":1}', "a"),
-        (b'{"id":7,"method":"x"}', None),
+        (b'{"id":8,"result":{"id": 7,"text":"a tab\t"}}', 7),
+        (b'{"id": 9,"method":"x"}', None),
         (b"x", None),
         (b'{"id":{}}', None),
     ],
 )
 def test_the_id_of_an_unreadable_answer_is_found(message: bytes, number: object) -> None:
-    assert wire.request_id_of(message) == number
+    assert wire.request_id_of(message, {7: wire.WANTED, "a": wire.OF_THE_SDK}) == number

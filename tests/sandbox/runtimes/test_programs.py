@@ -141,6 +141,28 @@ def test_nothing_is_written_as_root(programs: Programs, tmp_path: Path) -> None:
         programs.check(_program("true", write=(tmp_path,)))
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="is of a service that is root")
+def test_a_folder_of_roots_group_is_refused_when_it_is_used_too(programs: Programs, own: Path) -> None:
+    program = _program("true", write=(own,))
+    programs.check(program)
+    os.chown(own, ACCOUNT, 0)
+    with pytest.raises(SetupFailed, match="root's group"), programs.behind_walls(program):
+        raise AssertionError
+
+
+@pytest.mark.parametrize("inner_is_writable", [True, False])
+def test_a_folder_within_another_has_its_own_right(programs: Programs, own: Path, *, inner_is_writable: bool) -> None:
+    inner = own / "inner"
+    inner.mkdir()
+    if os.geteuid() == 0:
+        os.chown(inner, ACCOUNT, ACCOUNT)
+    code = f"touch {own}/a; touch {inner}/b"
+    writable, readable = (inner, own) if inner_is_writable else (own, inner)
+    _run(programs, _program("sh", "-c", code, write=(writable,), read=(readable,)))
+    assert (inner / "b").exists() == inner_is_writable
+    assert (own / "a").exists() != inner_is_writable
+
+
 @pytest.mark.parametrize("folder", ["/", "relative", "/no/such/folder"])
 def test_a_folder_that_can_not_be_shown_is_said_before_anything_starts(programs: Programs, folder: str) -> None:
     with pytest.raises(SetupFailed, match="Give the full path"):
@@ -184,3 +206,39 @@ def test_nothing_is_left_when_it_is_killed(programs: Programs, own: Path) -> Non
     last = (own / "beat").stat().st_mtime_ns
     time.sleep(0.2)
     assert (own / "beat").stat().st_mtime_ns == last
+
+
+SERVICE = """
+import subprocess, sys
+from pathlib import Path
+from sandbox import guest_root
+from sandbox.runtimes.nsjail_config import Program
+from sandbox.runtimes.programs import ENVIRONMENT, Programs
+root, own, code = sys.argv[1:]
+program = Program(("python3", "-c", code), ENVIRONMENT, Path("/tmp"), (), (Path(own),), 1 << 26, 64)
+with Programs(guest_root.load(Path(root))).behind_walls(program) as start:
+    process = subprocess.Popen(start.command, pass_fds=start.fds, env={}, cwd="/", start_new_session=True)
+    start.begin(process.pid)
+    process.wait()
+"""
+
+
+def test_nothing_is_left_when_the_service_is_killed(root: GuestRoot, own: Path) -> None:
+    beat = own / "beat"
+    code = (
+        "import os,signal,time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nfor fd in (0,1,2):\n    os.close(fd)\n"
+    )
+    code += f"os.fork() or os.setsid()\nwhile True:\n    open('{beat}', 'w').close()\n    time.sleep(0.01)"
+    service = subprocess.Popen([sys.executable, "-c", SERVICE, str(root.path), str(own), code])
+    ends = time.monotonic() + 20
+    while not beat.exists() and time.monotonic() < ends:
+        time.sleep(0.05)
+    first = beat.stat().st_mtime_ns
+    time.sleep(0.3)
+    assert beat.stat().st_mtime_ns > first
+    service.kill()
+    service.wait()
+    time.sleep(0.5)
+    last = beat.stat().st_mtime_ns
+    time.sleep(0.5)
+    assert beat.stat().st_mtime_ns == last

@@ -15,6 +15,7 @@ from sandbox.spills.spill import Received
 from sandbox.tables.literal_json import dump
 from sandbox.tools.delegate import CallToolOutput
 from sandbox.tools.outer import Caller, OuterCall, OuterTool
+from sandbox.tools.permit import question
 from sandbox.tools.toolbox import Toolbox
 from tests.conftest import box_over
 
@@ -200,6 +201,12 @@ async def test_a_person_sees_the_expanded_arguments_and_their_hash(box: Toolbox,
     assert box.approvals.get(seen[0].id).state == "used"
 
 
+async def test_a_person_sees_characters_that_change_how_a_text_is_shown(box: Toolbox, pages: Pages) -> None:
+    seen: list[Approval] = []
+    await delegate(box, "ask_page", arguments={**PAGE, "body": "to \u202eelif"}, caller=approving(True, seen))
+    assert r"to \u202eelif" in question(seen[0])
+
+
 async def test_a_refusal_sends_nothing(box: Toolbox, pages: Pages) -> None:
     assert await code_of(delegate(box, "ask_page", arguments=PAGE, caller=approving(False, []))) == "not_approved"
     assert pages.sent == []
@@ -267,14 +274,39 @@ async def test_the_librarys_own_callback_is_asked(tmp_path: Path) -> None:
     assert (len(seen), len(pages.sent)) == (1, 1)
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"patternProperties": {"^(a+)+$": {}}, "additionalProperties": False},
+        {"properties": {"rows": {"uniqueItems": True}}, "required": ["nothing"]},
+        {"patternProperties": {"^(a+)+$": {}}, "unevaluatedProperties": False, "required": ["nothing"]},
+    ],
+)
+async def test_no_keyword_takes_long(
+    box: Toolbox, pages: Pages, monkeypatch: pytest.MonkeyPatch, schema: dict[str, Any]
+) -> None:
+    monkeypatch.setitem(globals(), "SCHEMA", schema)
+    arguments = {"a" * 5000 + "!": 1, "rows": [{"n": n} for n in range(20_000)]}
+    assert await code_of(delegate(box, "create_page", arguments=arguments)) == "invalid_arguments"
+    monkeypatch.setitem(
+        globals(), "SCHEMA", {"properties": {"a": {"uniqueItems": True}}, "additionalProperties": {"type": "null"}}
+    )
+    await delegate(box, "create_page", arguments={"a": [1, {}, "1"]})
+    assert len(pages.sent) == 1
+    for wrong in ({"a": [1, {}, {}]}, {"b": 1}):
+        assert await code_of(delegate(box, "create_page", arguments=wrong)) == "invalid_arguments"
+
+
 async def test_a_schema_can_not_hang_or_fool_the_service(
     box: Toolbox, pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schema: dict[str, Any] = {"type": "object", "properties": {"body": {"pattern": "^(a+)+$"}}}
     monkeypatch.setitem(globals(), "SCHEMA", schema)
     assert await code_of(delegate(box, "create_page", arguments={"body": "a" * 50_000 + "!"})) == "invalid_arguments"
+    doubling = {f"a{n}": {"allOf": [{"$ref": f"#/$defs/a{n + 1}"}] * 2} for n in range(40)} | {"a40": {}}
     for broken in (
         {"type": "nothing"},
+        {"$ref": "#/$defs/a0", "$defs": doubling},
         {"$ref": "http://127.0.0.1:9/schema"},
         {"properties": {"a": {"$ref": "#/$defs/none"}}},
     ):
