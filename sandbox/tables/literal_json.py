@@ -19,7 +19,7 @@ def parse(text: str | bytes) -> Any:
 def dump(value: Any) -> str:
     """The JSON of a value, every number as it was written, half of a surrogate pair as its escape, on one line.
 
-    Raises `ValueError` for NaN and the infinities, which JSON has not.
+    NaN and the infinities, which only a program's own values have, are as Python writes them.
     """
     return _dumped(value).encode("utf-8", "backslashreplace").decode()
 
@@ -31,7 +31,7 @@ def _dumped(value: Any) -> str:
         return "{" + ", ".join(f"{_dumped(str(key))}: {_dumped(inner)}" for key, inner in value.items()) + "}"
     if isinstance(value, list):
         return "[" + ", ".join(map(_dumped, value)) + "]"
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _integer(literal: str) -> int | float:

@@ -139,8 +139,12 @@ def _expanded(workspace: Workspace, given: CallToolInput) -> Expanded:
     try:
         expanded = Expanded(_laid_over(below, given.arguments))
         size = len(expanded.text.encode())
+        if "NaN" in expanded.text or "Infinity" in expanded.text:
+            parse(expanded.text)  # it may be in a text only
     except RecursionError:
         raise InvalidArguments("The arguments are nested too deeply.") from None
+    except ValueError as fault:
+        raise InvalidArguments(f"The arguments can't be sent: {fault}. Send null, or a text.") from None
     if size > 2 * MAX_ARGUMENTS_BYTES:
         raise TooLarge(f"The arguments have over {2 * MAX_ARGUMENTS_BYTES:,} bytes together.")
     return expanded

@@ -175,6 +175,16 @@ async def test_the_targets_own_rules_hold(box: Toolbox, pages: Pages, tool: str,
     assert pages.sent == []
 
 
+@pytest.mark.parametrize("number", [float("nan"), float("-inf")])
+async def test_what_json_has_not_is_refused(box: Toolbox, pages: Pages, number: float) -> None:
+    assert await code_of(delegate(box, "create_page", arguments={**PAGE, "n": number})) == "invalid_arguments"
+    write(box, json.dumps({**PAGE, "n": number}))
+    assert await code_of(delegate(box, "create_page", arguments_path="arguments.json")) == "invalid_arguments"
+    assert pages.sent == []
+    await delegate(box, "create_page", arguments={**PAGE, "body": "NaN, -Infinity"})
+    assert len(pages.sent) == 1
+
+
 async def test_a_missing_file_or_one_outside_is_refused(box: Toolbox, pages: Pages) -> None:
     for path, code in (("nothing.json", "not_found"), ("../x", "invalid_path"), ("/etc/passwd", "invalid_path")):
         assert await code_of(delegate(box, "create_page", arguments_path=path)) == code
