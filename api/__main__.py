@@ -1,4 +1,4 @@
-"""The command line: `spillbox serve`, `mcp`, `run`, `setup`, `doctor`, `clean`, `tools`."""
+"""The command line: `spillbox serve`, `mcp`, `run`, `setup`, `doctor`, `clean`, `backup`, `restore`, `keys`, `tools`."""
 
 import argparse
 import asyncio
@@ -8,7 +8,8 @@ import logging
 import os
 import resource
 import sys
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,19 +19,22 @@ from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
 from api.app import VERSION, create_app, gateway_of, prove, toolbox_of
-from api.auth import UnsafeBinding, require_safe_binding
+from api.auth import UnsafeBinding
 from api.describe import describe
+from api.links import link_secret
 from api.mcp.peer import Conversation
 from api.mcp.server import McpServer
 from api.mcp.stdio import serve
 from api.settings import Settings
-from sandbox import guest_root
+from sandbox import backup, guest_root
+from sandbox.database import Database
 from sandbox.doctor.doctor import Finding, examine
 from sandbox.errors import NotFound, SpillboxError
 from sandbox.job import Execution, Status
+from sandbox.keys import Keys
 from sandbox.retention import Cleaned
 from sandbox.spills.spill import Surface
-from sandbox.tools.toolbox import load_guest_root
+from sandbox.tools.toolbox import close_to_others, load_guest_root
 from sandbox.workspace import Workspace
 
 _EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: the service's own fault, not the script's
@@ -112,15 +116,82 @@ def _parser() -> argparse.ArgumentParser:
     tools.add_argument("--format", choices=["mcp", "openai", "anthropic"], default="mcp", help="whose form (mcp)")
     tools.set_defaults(command=_tools)
 
-    for command in (serve, mcp, run, setup, doctor, clean, tools):
+    saving = commands.add_parser("backup", help="write the data folder into one file, also while the service goes on")
+    saving.add_argument("file", type=Path, help="a new file, such as spillbox.tar.gz")
+    saving.set_defaults(command=_backup)
+    restoring = commands.add_parser("restore", help="put a backup into a data folder that has no records yet")
+    restoring.add_argument("file", type=Path, help="what `backup` wrote")
+    restoring.set_defaults(command=_restore)
+
+    keys = commands.add_parser("keys", help="make, list and revoke the API keys of tenants")
+    doing = keys.add_subparsers(required=True, metavar="WHAT")
+    create = doing.add_parser("create", help="make a key, which is shown this one time")
+    create.add_argument("tenant", help="whose workspaces its bearer reaches, and no others")
+    create.add_argument("--note", default="", help="what it is for")
+    create.add_argument("--approves", action="store_true", help="its bearer may decide over the tenant's approvals")
+    create.set_defaults(command=_create_key)
+    listing = doing.add_parser("list", help="print all keys, without what only their bearers know")
+    listing.set_defaults(command=_list_keys)
+    revoke = doing.add_parser("revoke", help="end a key at once")
+    revoke.add_argument("id", help="as `list` shows it")
+    revoke.set_defaults(command=_revoke_key)
+
+    for command in (serve, mcp, run, setup, doctor, clean, tools, saving, restoring, create, listing, revoke):
         command.add_argument(
             "--data-dir", type=Path, help="where workspaces, records and the guest root are (.spillbox)"
         )
     return parser
 
 
+def _backup(settings: Settings, arguments: argparse.Namespace) -> int:
+    count = backup.save(settings.data_dir, arguments.file)
+    print(f"{arguments.file} has {count:,} files. Keep it where only you can read it: it has everyone's conversations.")
+    return 0
+
+
+def _restore(settings: Settings, arguments: argparse.Namespace) -> int:
+    count = backup.restore(arguments.file, settings.data_dir)
+    close_to_others(settings.data_dir)
+    print(f"{settings.data_dir} has {count:,} files now. Run `spillbox setup` before the service is started.")
+    return 0
+
+
+def _create_key(settings: Settings, arguments: argparse.Namespace) -> int:
+    with _keys(settings) as keys:
+        key, text = keys.create(arguments.tenant, note=arguments.note, approves=arguments.approves)
+    link_secret(settings.data_dir, make=True)
+    print(text)
+    print(f"This key, {key.id}, is of the tenant {key.tenant}. Keep it: it is not shown again.", file=sys.stderr)
+    return 0
+
+
+def _list_keys(settings: Settings, _: argparse.Namespace) -> int:
+    with _keys(settings) as keys:
+        for key in keys.all():
+            until = "" if key.revoked_at is None else f", revoked {key.revoked_at:%Y-%m-%d %H:%M} UTC"
+            may = ", approves" if key.approves else ""
+            print(f"{key.id}  {key.tenant}  made {key.made_at:%Y-%m-%d %H:%M} UTC{may}{until}  {key.note}".rstrip())
+    return 0
+
+
+def _revoke_key(settings: Settings, arguments: argparse.Namespace) -> int:
+    with _keys(settings) as keys:
+        key = keys.revoke(arguments.id)
+    print(f"The key {key.id} of the tenant {key.tenant} is revoked.")
+    return 0
+
+
+@contextmanager
+def _keys(settings: Settings) -> Iterator[Keys]:
+    close_to_others(settings.data_dir)
+    database = Database.in_folder(settings.data_dir)
+    try:
+        yield Keys(database)
+    finally:
+        database.close()
+
+
 def _serve(settings: Settings, _: argparse.Namespace) -> int:
-    require_safe_binding(settings)
     _allow_many_descriptors()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve_until_stopped(settings))

@@ -12,14 +12,17 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api import docs, errors, http
 from api.auth import Guard, require_safe_binding
-from api.links import Links
+from api.callers import Callers, FindByToken
+from api.links import Links, link_secret
 from api.mcp.endpoint import Endpoint, Mounted
 from api.mcp.gateway import Gateway
 from api.mcp.server import McpServer
 from api.mcp.settings import load
 from api.settings import Settings
+from api.tokens import Tokens
 from sandbox.doctor.doctor import Finding, examine_quickly
 from sandbox.errors import JailFailed, SpillboxError
+from sandbox.keys import Keys
 from sandbox.runtimes.programs import Programs
 from sandbox.tools.toolbox import RuntimeName, Toolbox, load_guest_root, open_toolbox
 
@@ -30,7 +33,8 @@ _log = logging.getLogger(__name__)
 
 def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> FastAPI:
     """The application over a toolbox, which it closes at its end, and what `prove` found of it."""
-    require_safe_binding(settings)
+    callers = Callers(settings.api_key, Keys(box.records.database), _find_by_token(settings))
+    require_safe_binding(settings.host, has_keys=callers.are_known)
 
     gateway = gateway_of(settings)
     endpoint = Endpoint(McpServer(box, gateway, version=VERSION), max_request_bytes=settings.max_request_bytes)
@@ -57,7 +61,7 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
     errors.install(app)
     app.include_router(http.routes(box, settings, findings))
     app.add_middleware(Mounted, endpoint=endpoint)
-    app.add_middleware(Guard, settings=settings, links=links_of(settings))
+    app.add_middleware(Guard, settings=settings, links=links_of(settings), callers=callers)
     return app
 
 
@@ -82,6 +86,7 @@ def toolbox_of(settings: Settings, *, runtime: RuntimeName | None = None) -> Too
     """A toolbox as the settings say, but for the ``runtime`` if it is given."""
     return open_toolbox(
         settings.data_dir, limits=settings.limits, slots=settings.slots, queue_length=settings.queue_length,
+        tenant_slots=settings.tenant_slots,
         runtime=runtime or settings.runtime, spills=settings.spill, keep_results=timedelta(days=settings.keep_results_days),
         disk_bytes=settings.disk_bytes, sign=links_of(settings).sign, approval_seconds=settings.approval_seconds,
     )  # fmt: skip
@@ -99,7 +104,17 @@ def gateway_of(settings: Settings) -> Gateway | None:
 
 def links_of(settings: Settings) -> Links:
     """Signs links for users, if there is a key."""
-    return Links(settings.api_key, seconds=settings.link_seconds, public_url=settings.public_url)
+    return Links(
+        lambda: settings.api_key or link_secret(settings.data_dir, make=settings.oidc_issuer is not None),
+        seconds=settings.link_seconds,
+        public_url=settings.public_url,
+    )
+
+
+def _find_by_token(settings: Settings) -> FindByToken | None:
+    if settings.oidc_issuer is None or settings.oidc_audience is None:
+        return None
+    return Tokens(settings.oidc_issuer, settings.oidc_audience, settings.oidc_tenant_claim).find
 
 
 async def _clean_now_and_then(box: Toolbox, hours: float) -> None:

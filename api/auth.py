@@ -1,71 +1,138 @@
-"""Who may call: on loopback everyone on this machine, elsewhere the bearer of the API key."""
+"""Who may call: without any key everyone on this machine, else the bearer of a key, for the workspaces of its tenant."""
 
-import hmac
 import ipaddress
-from urllib.parse import urlsplit
+from collections.abc import Iterable
+from urllib.parse import quote, unquote, urlsplit
 
-from starlette.datastructures import Headers
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.errors import Problem, response_of
+from api.callers import Bearer, Callers
+from api.errors import Problem, problem_of, response_of
 from api.links import Links
 from api.settings import Settings
+from sandbox.errors import BadRequest, InvalidWorkspace
+from sandbox.tenants import workspace_id
 
 _OPEN_PATHS = ("/healthz",)
+_WORKSPACES = "/v1/workspaces/"
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+"""Of each response that says nothing else of it."""
 
 
 class UnsafeBinding(Exception):
     """The settings would let anyone on the network run code."""
 
 
-def require_safe_binding(settings: Settings) -> None:
+def require_safe_binding(host: str, *, has_keys: bool) -> None:
     """Refuse to listen beyond loopback without a key."""
-    if settings.api_key is None and not _is_local(settings.host):
+    if not has_keys and not _is_local(host):
         raise UnsafeBinding(
-            f"Refusing to listen on {settings.host} without an API key: anyone who reaches it could run code. Set "
-            "SPILLBOX_API_KEY, or listen on 127.0.0.1."
+            f"Refusing to listen on {host} without an API key: anyone who reaches it could run code. Set "
+            "SPILLBOX_API_KEY, make a key with `spillbox keys create`, or listen on 127.0.0.1."
         )
 
 
 class Guard:
-    """ASGI middleware. With a key it must be borne; without one, only names of this machine are answered.
+    """ASGI middleware. Where there are keys one must be borne; without, only names of this machine are answered.
 
     The second keeps a web page in this machine's browser from calling the service: by DNS rebinding it would have
-    another Host, and from its own site another Origin.
+    another Host, and from its own site another Origin. With keys too, no page of another site is answered.
+
+    The workspace in a path becomes the id of the tenant's own: no route behind ever sees the name of another's.
     """
 
-    def __init__(self, app: ASGIApp, settings: Settings, links: Links) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, links: Links, callers: Callers) -> None:
         self._app = app
         self._links = links
-        self._key = None if settings.api_key is None else settings.api_key.get_secret_value().encode()
+        self._callers = callers
+        self._own_names = frozenset({_host_name(settings.public_url)} - {None})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_open = scope["type"] != "http" or scope["path"] in _OPEN_PATHS
-        if is_open or self._links.allow(scope["method"], scope["path"], scope["query_string"]):
+        if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        problem = self._refusal(Headers(scope=scope), is_link=b"signature=" in scope["query_string"])
-        if problem is None:
+        send = _with_headers(send)
+        if scope["path"] in _OPEN_PATHS or self._links.allow(scope["method"], scope["path"], scope["query_string"]):
             await self._app(scope, receive, send)
+            return
+        found = await self._bearer(Headers(scope=scope), is_link=b"signature=" in scope["query_string"])
+        if isinstance(found, Bearer):
+            found.enter(scope)
+            try:
+                scope = _in_own_workspace(scope, found.tenant)
+            except BadRequest as fault:
+                found = problem_of(fault)
+        if isinstance(found, Problem):
+            headers = {"WWW-Authenticate": "Bearer"} if found.status == 401 else None
+            await response_of(found, headers)(scope, receive, send)
         else:
-            headers = {"WWW-Authenticate": "Bearer"} if problem.status == 401 else None
-            await response_of(problem, headers)(scope, receive, send)
+            await self._app(scope, receive, send)
 
-    def _refusal(self, headers: Headers, *, is_link: bool) -> Problem | None:
-        if self._key is not None:
-            scheme, _, given = headers.get("authorization", "").partition(" ")
-            if scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), self._key):
-                return None
-            detail = "This service needs a key: send the header `Authorization: Bearer <key>`."
-            if is_link:
-                detail = "This link's time is over, or it was changed. Ask for a new one."
-            return Problem(title="Unauthorized", status=401, code="unauthorized", detail=detail)
-        origin = headers.get("origin")
-        names = [_host_name(f"//{headers.get('host', '')}"), *([] if origin is None else [_host_name(origin)])]
-        if all(_is_local(name) for name in names) and headers.get("sec-fetch-site") != "cross-site":
-            return None
-        detail = "Without an API key, only requests to and from this machine's own names (localhost) are answered."
-        return Problem(title="Forbidden", status=403, code="forbidden", detail=detail)
+    async def _bearer(self, headers: Headers, *, is_link: bool) -> Bearer | Problem:
+        """Who calls, or why there is no answer."""
+        if not self._callers.are_known:
+            names = [_host_name(f"//{headers.get('host', '')}"), *_origin_in(headers)]
+            if all(_is_local(name) for name in names) and headers.get("sec-fetch-site") != "cross-site":
+                return Bearer()
+            return _forbidden(
+                "Without an API key, only requests to and from this machine's own names (localhost) are answered."
+            )
+        own = {_host_name(f"//{headers.get('host', '')}"), *self._own_names}
+        if not all(name in own or _is_local(name) for name in _origin_in(headers)):
+            return _forbidden("Requests of web pages of other sites are not answered.")
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        found = await self._callers.find(given.strip()) if scheme.lower() == "bearer" else None
+        if found is not None:
+            return found
+        detail = "This service needs a key: send the header `Authorization: Bearer <key>`."
+        if is_link:
+            detail = "This link's time is over, or it was changed. Ask for a new one."
+        return Problem(title="Unauthorized", status=401, code="unauthorized", detail=detail)
+
+
+def _in_own_workspace(scope: Scope, tenant: str) -> Scope:
+    """The request with the id of the tenant's workspace in the place of the name that was given."""
+    path: str = scope["path"]
+    if not path.startswith(_WORKSPACES):
+        return scope
+    name, slash, rest = path.removeprefix(_WORKSPACES).partition("/")
+    raw: bytes = scope.get("raw_path") or quote(path).encode()
+    raw_name, raw_slash, raw_rest = raw.removeprefix(_WORKSPACES.encode()).partition(b"/")
+    if (
+        unquote(raw_name.decode("ascii", "replace")) != name
+    ):  # an escaped slash, or a place that only looks like this one
+        raise InvalidWorkspace("The workspace in this path is refused: write its name without escapes.")
+    own = workspace_id(tenant, name)
+    return {
+        **scope,
+        "path": f"{_WORKSPACES}{own}{slash}{rest}",
+        "raw_path": f"{_WORKSPACES}{quote(own)}".encode() + raw_slash + raw_rest,
+    }
+
+
+def _with_headers(send: Send) -> Send:
+    async def adding(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = MutableHeaders(scope=message)
+            for name, value in _HEADERS.items():
+                headers.setdefault(name, value)
+        await send(message)
+
+    return adding
+
+
+def _forbidden(detail: str) -> Problem:
+    return Problem(title="Forbidden", status=403, code="forbidden", detail=detail)
+
+
+def _origin_in(headers: Headers) -> Iterable[str | None]:
+    origin = headers.get("origin")
+    return () if origin is None else (_host_name(origin),)
 
 
 def _is_local(name: str | None) -> bool:

@@ -66,8 +66,7 @@ class Readiness(BaseModel):
 def routes(box: Toolbox, settings: Settings, findings: list[Finding]) -> APIRouter:
     """All routes over one toolbox."""
     # The guard in front of the application asks for the key; this tells of it.
-    bearer = [Depends(HTTPBearer(auto_error=False))] if settings.api_key else []
-    router = APIRouter(responses=_PROBLEMS, dependencies=bearer)
+    router = APIRouter(responses=_PROBLEMS, dependencies=[Depends(HTTPBearer(auto_error=False))])
     _add_tools(router, box, settings)
     _add_files(router, box)
     results.add_routes(router, box, settings)

@@ -64,7 +64,7 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings) -> None:
     async def spill(workspace: str, request: Request) -> Spill:
         """Save a tool's result if it is long; gives what to hand to the model."""
         body = await read_body(request, settings.max_spill_bytes, "SPILLBOX_MAX_SPILL_BYTES")
-        async with box.queue.memory(len(body)):
+        async with box.queue.memory(workspace, len(body)):
             given = await asyncio.to_thread(spill_request, body)
         return await box.spill(workspace, *given)
 

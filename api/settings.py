@@ -1,8 +1,10 @@
 """The service's settings: each is written here once, and read from the environment at the edge, once."""
 
+import re
 from pathlib import Path
+from typing import Self
 
-from pydantic import Field, SecretStr, field_validator
+from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from sandbox.job import MIB, Limits
@@ -23,6 +25,11 @@ class Settings(BaseSettings):
         min_length=16,
         description="At least 16 characters. If set, every request must bear it: `Authorization: Bearer …`.",
     )
+    oidc_issuer: str | None = Field(
+        None, description="An OpenID Connect issuer, as its tokens have it (`iss`); they are taken instead of keys."
+    )
+    oidc_audience: str | None = Field(None, description="Whom the tokens have to be for (`aud`).")
+    oidc_tenant_claim: str = Field("tenant", min_length=1, description="The claim that names the tenant.")
     runtime: RuntimeName = Field(
         "warm",
         description="`warm`: fresh jails around interpreters that are there already; `nsjail`: new ones for each "
@@ -30,7 +37,14 @@ class Settings(BaseSettings):
         "scripts, only saved results and what is built of them.",
     )
     slots: int | None = Field(None, ge=1, le=100, description="Runs at once; the number of processors if not set.")
-    queue_length: int = Field(128, ge=0, description="Runs that may wait for a slot; one more is refused as busy.")
+    queue_length: int = Field(
+        128, ge=0, description="Runs of a tenant that may wait for a slot; one more is refused as busy."
+    )
+    tenant_slots: int | None = Field(
+        None,
+        ge=1,
+        description="The most slots that one tenant has at once, also while others are free; all if not set.",
+    )
     max_request_bytes: int = Field(32 * MIB, ge=1024, description="Size of the body of a tool call.")
     max_spill_bytes: int = Field(256 * MIB, ge=1024, description="Size of the body of a spill.")
     spill: SpillSettings = Field(
@@ -66,3 +80,13 @@ class Settings(BaseSettings):
         if len(text) < 16 or not (text.isascii() and text.isprintable()):
             raise ValueError("a key is at least 16 printable ASCII characters")
         return SecretStr(text)
+
+    @model_validator(mode="after")
+    def _issuer_is_safe(self) -> Self:
+        if (self.oidc_issuer is None) != (self.oidc_audience is None):
+            raise ValueError("SPILLBOX_OIDC_ISSUER and SPILLBOX_OIDC_AUDIENCE belong together: set both, or none")
+        if self.oidc_issuer and not re.match(r"https://|http://(127\.0\.0\.1|localhost|\[::1\])[:/]", self.oidc_issuer):
+            raise ValueError(
+                "SPILLBOX_OIDC_ISSUER begins with https://, since whoever answers in its place lets in anyone"
+            )
+        return self

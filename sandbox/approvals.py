@@ -9,8 +9,9 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Column, DateTime, Integer, MetaData, RowMapping, String, Table, Text, select, update
 
-from sandbox.database import Database, patiently
+from sandbox.database import Database, patiently, with_zone
 from sandbox.errors import ArgumentsChanged, NotApproved, NotFound
+from sandbox.tenants import tenant_of
 
 _PRESENT_SECONDS = 60
 _LOOK_SECONDS = 1.0
@@ -67,7 +68,8 @@ class Approvals:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._looked_at = float("-inf")
+        self._looked_at: dict[str, float] = {}
+        """When someone of a tenant looked for the last time."""
         database.make(_metadata)
 
     def ask(self, workspace: str, call: str, tool: str, arguments: str, sha256: str) -> Approval:
@@ -79,29 +81,33 @@ class Approvals:
         self._write(_approvals.insert().values(**made.model_dump()))
         return made
 
-    def waiting(self) -> list[Approval]:
-        """Those that wait, oldest first. Who looks is taken to be there, and is waited for."""
-        self._looked_at = time.monotonic()
+    def waiting(self, tenant: str = "") -> list[Approval]:
+        """A tenant's that wait, oldest first. Who looks is taken to be there, and is waited for."""
+        self._looked_at[tenant] = time.monotonic()
         statement = (
             select(_approvals).where(_approvals.c.state == ApprovalState.WAITING).order_by(_approvals.c.asked_at)
         )
         with self._database.reading() as db:
-            return [_approval(row) for row in db.execute(statement).mappings()]
+            rows = db.execute(statement).mappings().all()
+        return [_approval(row) for row in rows if tenant_of(row["workspace"]) == tenant]
 
     def get(self, approval_id: str) -> Approval:
         """One; raises `NotFound`."""
         with self._database.reading() as db:
             row = db.execute(select(_approvals).where(_approvals.c.id == approval_id)).mappings().first()
         if row is None:
-            raise NotFound(f"There is no approval {approval_id[:80]!a}.")
+            raise _unknown(approval_id)
         return _approval(row)
 
-    def decide(self, approval_id: str, *, granted: bool, sha256: str) -> Approval:
-        """Grant or refuse what waits; ``sha256`` is that of the arguments which the person saw.
+    def decide(self, approval_id: str, *, granted: bool, sha256: str, tenant: str = "") -> Approval:
+        """Grant or refuse what waits; ``sha256`` is that of the arguments which the person, one of the tenant's, saw.
 
-        Raises `NotFound`, `ArgumentsChanged` if these are others, `NotApproved` if it was decided before.
+        Raises `NotFound`, also for another tenant's, `ArgumentsChanged` if these are others, `NotApproved` if it was decided
+        before.
         """
         found = self.get(approval_id)
+        if tenant_of(found.workspace) != tenant:
+            raise _unknown(approval_id)
         if sha256 != found.sha256:
             raise ArgumentsChanged(
                 f"The arguments of the approval {approval_id} have another sha256. Look at them again."
@@ -129,13 +135,16 @@ class Approvals:
     async def answer(self, approval: Approval, *, seconds: float) -> bool:
         """Wait for the person who decides over this, if one has looked lately; nobody there is a refusal."""
         ends = time.monotonic() + seconds
-        while time.monotonic() < ends and time.monotonic() - self._looked_at < _PRESENT_SECONDS:
+        while time.monotonic() < ends and self._is_present(tenant_of(approval.workspace)):
             state = (await asyncio.to_thread(self.get, approval.id)).state
             if state is not ApprovalState.WAITING:
                 return state is ApprovalState.GRANTED
             await asyncio.sleep(_LOOK_SECONDS)
         self._move(approval.id, ApprovalState.WAITING, ApprovalState.REFUSED)
         return self.get(approval.id).state is ApprovalState.GRANTED
+
+    def _is_present(self, tenant: str) -> bool:
+        return time.monotonic() - self._looked_at.get(tenant, float("-inf")) < _PRESENT_SECONDS
 
     def _move(self, approval_id: str, old: ApprovalState, new: ApprovalState) -> bool:
         this = (_approvals.c.id == approval_id) & (_approvals.c.state == old)
@@ -149,8 +158,9 @@ class Approvals:
         return patiently(write)
 
 
+def _unknown(approval_id: str) -> NotFound:
+    return NotFound(f"There is no approval {approval_id[:80]!a}.")
+
+
 def _approval(row: RowMapping) -> Approval:
-    times = {
-        name: row[name] and row[name].replace(tzinfo=row[name].tzinfo or UTC) for name in ("asked_at", "decided_at")
-    }
-    return Approval.model_validate({**row, **times})
+    return Approval.model_validate(with_zone(row))

@@ -1,7 +1,7 @@
 """What the service knows of the files and tables that it made: spills, attachments, tables shown. Beside the ledger's calls."""
 
 import json
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from sandbox.database import Database, patiently
+from sandbox.database import Database, patiently, with_zone
 from sandbox.errors import NotFound
 
 _metadata = MetaData()
@@ -162,7 +162,7 @@ class Catalog:
         """The workspace's, newest first."""
         statement = select(_attachments).where(_attachments.c.workspace == workspace)
         return [
-            Attachment.model_validate(_zoned(row))
+            Attachment.model_validate(with_zone(row))
             for row in self._rows(statement.order_by(_attachments.c.attached_at.desc()))
         ]
 
@@ -172,7 +172,7 @@ class Catalog:
             (_attachments.c.workspace == workspace) & (_attachments.c.id == attachment_id)
         )
         for row in self._rows(statement):
-            return Attachment.model_validate(_zoned(row))
+            return Attachment.model_validate(with_zone(row))
         raise NotFound(f"There is no attachment {attachment_id[:80]!a} in the workspace {workspace}.")
 
     def is_attached(self, sha256: str) -> bool:
@@ -187,7 +187,7 @@ class Catalog:
         """One; raises `NotFound`, also for an id that is another workspace's."""
         statement = select(_tables).where((_tables.c.workspace == workspace) & (_tables.c.id == table_id))
         for row in self._rows(statement):
-            return ShownTable.model_validate(_zoned(row) | {"columns": json.loads(row["columns"])})
+            return ShownTable.model_validate(with_zone(row) | {"columns": json.loads(row["columns"])})
         raise NotFound(f"There is no table {table_id[:80]!a} in the workspace {workspace}.")
 
     def _insert(self, table: Table, row: dict[str, Any]) -> None:
@@ -207,13 +207,5 @@ class Catalog:
 
 def _saved_of(row: RowMapping) -> SavedFileInfo:
     return SavedFileInfo.model_validate(
-        _zoned(row) | {"columns": None if row["columns"] is None else json.loads(row["columns"])}
+        with_zone(row) | {"columns": None if row["columns"] is None else json.loads(row["columns"])}
     )
-
-
-def _zoned(row: RowMapping) -> dict[str, Any]:
-    """SQLite forgets the zone of times, which is always UTC."""
-    return {
-        name: value.replace(tzinfo=value.tzinfo or UTC) if isinstance(value, datetime) else value
-        for name, value in row.items()
-    }

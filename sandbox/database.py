@@ -4,10 +4,11 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, MetaData, create_engine, event, inspect
+from sqlalchemy import Connection, Engine, MetaData, RowMapping, create_engine, event, inspect
 from sqlalchemy.exc import OperationalError
 
 from sandbox.errors import LedgerLocked, SetupFailed
@@ -73,6 +74,14 @@ def patiently(work: Callable[[], T]) -> T:
         except LedgerLocked:
             time.sleep(PAUSE_SECONDS)
     return work()
+
+
+def with_zone(row: RowMapping) -> dict[str, Any]:
+    """A row whose times have their zone, UTC, which SQLite forgets."""
+    return {
+        name: value.replace(tzinfo=value.tzinfo or UTC) if isinstance(value, datetime) else value
+        for name, value in row.items()
+    }
 
 
 def _engine(url: str) -> Engine:

@@ -55,7 +55,9 @@ class Keys:
             raise InvalidArguments(
                 f"{tenant[:40]!a} is no name of a tenant. Use 1 to 32 small letters, digits or '-', the first no '-'."
             )
-        made = Key(id=secrets.token_hex(4), tenant=tenant, note=note[:200], approves=approves, made_at=datetime.now(UTC))
+        made = Key(
+            id=secrets.token_hex(4), tenant=tenant, note=note[:200], approves=approves, made_at=datetime.now(UTC)
+        )
         # 256 random bits need no slow hash: they can't be guessed.
         text = f"{PREFIX}{made.id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
         row = {**made.model_dump(), "sha256": _hash(text)}

@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from sandbox.database import Database, patiently
+from sandbox.database import Database, patiently, with_zone
 from sandbox.errors import Busy, IdReused, NotFound
 from sandbox.processes import identity_of, lives
 
@@ -255,11 +255,7 @@ def _this(workspace: str, call_id: str) -> dict[str, Any]:
 
 def _record(row: RowMapping) -> Record:
     answer = None if row["answer"] is None else json.loads(row["answer"])
-    # SQLite forgets the zone, which is always UTC.
-    times = {
-        name: row[name] and row[name].replace(tzinfo=row[name].tzinfo or UTC) for name in ("accepted_at", "ended_at")
-    }
-    return Record.model_validate({**row, **times, "arguments": json.loads(row["arguments"]), "answer": answer})
+    return Record.model_validate({**with_zone(row), "arguments": json.loads(row["arguments"]), "answer": answer})
 
 
 def _shortened(value: Any) -> Any:

@@ -20,8 +20,10 @@ def workspace_id(tenant: str, name: str) -> str:
     """The id of a tenant's workspace, by its name or by the id itself; raises `InvalidWorkspace` for another tenant's."""
     if SEPARATOR not in name:
         return name if tenant == _OWN else f"{tenant}{SEPARATOR}{name}"
-    if tenant == _OWN or tenant_of(name) != tenant:
-        raise InvalidWorkspace(f"The workspace {name[:140]!a} is refused: the name of a workspace has no '{SEPARATOR}'.")
+    if tenant == _OWN or tenant_of(name) != tenant or name.count(SEPARATOR) > 1:
+        raise InvalidWorkspace(
+            f"The workspace {name[:140]!a} is refused: the name of a workspace has no '{SEPARATOR}'."
+        )
     return name
 
 

@@ -10,12 +10,14 @@ from mcp_types import CallToolRequestParams, ElicitResult
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from starlette.requests import Request
 
+from api.callers import Bearer
 from api.mcp.channel import NO_WORKSPACE, Channel
 from api.mcp.connection import Client
 from api.mcp.rounds import APPROVAL, FORM, Rounds, elicitation_of, is_yes
 from sandbox.approvals import Approval
 from sandbox.errors import InputNeeded, InvalidArguments
 from sandbox.spills.spill import Surface
+from sandbox.tenants import workspace_id
 from sandbox.tools.outer import Caller
 from sandbox.tools.permit import question
 
@@ -46,7 +48,8 @@ class Conversation:
         surface = given["surface"] or "agent"
         if surface not in _SURFACES:
             raise InvalidArguments(f"There is no surface {surface[:40]!a}. There are: {', '.join(_SURFACES)}.")
-        return cls(given["workspace"], surface)
+        name = given["workspace"]
+        return cls(None if name is None else workspace_id(Bearer.of(request).tenant, name), surface)
 
 
 @dataclass(frozen=True)

@@ -121,7 +121,7 @@ async def read_file(call: Call, given: ReadFileInput) -> ReadFileOutput:
     note = None
     if format_of(given.path) in OFFICE_FORMATS:
         (await asyncio.to_thread(call.workspace.open_file, given.path)).close()
-        async with call.queue.slot():
+        async with call.queue.slot(call.workspace.id):
             text = await text_of(call.runtime, call.workspace, given.path, run_id=call.id)
         file: BinaryIO = io.BytesIO(text.encode("utf-8", "replace"))
         note = f"This is the text of the .{format_of(given.path)} document; lines and bytes are those of the text."

@@ -115,7 +115,7 @@ async def show_table(call: Call, given: ShowTableInput) -> ShowTableOutput:
     else:
         chosen: dict[str, Any] = given.model_dump(include=_OF_SOURCE)
         table_input = TableInput.model_validate(chosen)
-        async with call.queue.slot(), reading(call, table_input) as readable:
+        async with call.queue.slot(call.workspace.id), reading(call, table_input) as readable:
             columns, rows = await asyncio.to_thread(_read, call.workspace, table_input, readable)
     encoded = [_row_json(row) for row in rows]
     text = "[" + ",\n".join(encoded) + "]"

@@ -88,7 +88,8 @@ class Toolbox:
     def __init__(
         self, *, workspaces: Workspaces, runtime: Runtime, records: Records, catalog: Catalog, attachments: Attachments,
         guest: GuestRoot | None, spills: SpillSettings = SpillSettings(), slots: int | None = None,  # noqa: B008  frozen
-        queue_length: int = 128, keep_results: timedelta = KEEP_RESULTS, sign: Sign = str, approve: Approve | None = None,
+        queue_length: int = 128, tenant_slots: int | None = None,
+        keep_results: timedelta = KEEP_RESULTS, sign: Sign = str, approve: Approve | None = None,
         approval_seconds: float = WAIT_SECONDS,
     ) -> None:  # fmt: skip
         self.workspaces = workspaces
@@ -98,7 +99,7 @@ class Toolbox:
         self.spiller = Spiller(spills)
         self.keep_results = keep_results
         self.sign = sign
-        self.queue = Queue(slots=slots or os.cpu_count() or 1, length=queue_length)
+        self.queue = Queue(slots=slots or os.cpu_count() or 1, length=queue_length, tenant_slots=tenant_slots)
         self.limits = workspaces.limits
         self._guest = guest
         self.runtime: Runtime = Claiming(runtime, records)
@@ -223,7 +224,7 @@ class Toolbox:
 
         if received.size <= self.spiller.settings.over_characters:
             return work()  # it is no file, and takes less than handing it to a thread
-        async with self.queue.memory(received.size):
+        async with self.queue.memory(workspace.id, received.size):
             return await asyncio.to_thread(work)
 
     def _with_its_files_known(self, workspace: Workspace, tool: str, spill: Spill) -> Spill:
@@ -339,7 +340,8 @@ RuntimeName = Literal["warm", "nsjail", "none"]
 
 def open_toolbox(
     data_folder: str | Path, *, limits: Limits = Limits(), slots: int | None = None, queue_length: int = 128,  # noqa: B008
-    runtime: RuntimeName = "warm", spills: SpillSettings = SpillSettings(), keep_results: timedelta = KEEP_RESULTS,  # noqa: B008
+    tenant_slots: int | None = None, runtime: RuntimeName = "warm", spills: SpillSettings = SpillSettings(),  # noqa: B008
+    keep_results: timedelta = KEEP_RESULTS,
     disk_bytes: int | None = None, sign: Sign = str, approve: Approve | None = None, approval_seconds: float = WAIT_SECONDS,
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
@@ -364,7 +366,8 @@ def open_toolbox(
     return Toolbox(
         workspaces=workspaces, runtime=made, records=records, catalog=catalog,
         attachments=Attachments(folder / "attachments", catalog, disk), guest=root, spills=spills, slots=slots,
-        queue_length=queue_length, keep_results=keep_results, sign=sign, approve=approve, approval_seconds=approval_seconds,
+        queue_length=queue_length, tenant_slots=tenant_slots,
+        keep_results=keep_results, sign=sign, approve=approve, approval_seconds=approval_seconds,
     )  # fmt: skip
 
 

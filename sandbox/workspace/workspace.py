@@ -19,6 +19,7 @@ from typing import IO, BinaryIO, NamedTuple
 
 from sandbox.errors import Expired, InvalidWorkspace, NotFound, QuotaExceeded, ReadOnly, TooLarge
 from sandbox.job import FileChange, Limits, Skipped
+from sandbox.tenants import NAME, SEPARATOR
 from sandbox.workspace import transfer
 from sandbox.workspace.disk import BoundedFile, Disk
 from sandbox.workspace.paths import Segments, name_of, near_paths, segments_of
@@ -34,7 +35,7 @@ _READ_ONLY = frozenset(name.encode() for name in READ_ONLY_FOLDERS)
 ExpiredAt = Callable[[str, str], datetime | None]
 """When the file of a workspace's id and a path expired, if it did."""
 
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ID = re.compile(rf"(?=.{{1,128}}$)({NAME.pattern}{SEPARATOR})?[A-Za-z0-9][A-Za-z0-9._-]*")
 _MAX_READ_BYTES = 64 << 20
 _LEFT_OVER_SECONDS = 24 * 3600
 _SCRATCH = ".scratch"  # no workspace id begins with a dot

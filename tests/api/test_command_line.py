@@ -19,7 +19,7 @@ def folder(root: GuestRoot, tmp_path: Path) -> Path:
 def spillbox(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     command, *others = arguments
     return subprocess.run(
-        [sys.executable, "-m", "api", command, "--data-dir", str(folder), *others], capture_output=True, text=True, check=False,
+        [sys.executable, "-m", "api", *command.split(), "--data-dir", str(folder), *others], capture_output=True, text=True, check=False,
         timeout=60,
     )  # fmt: skip
 
@@ -59,6 +59,36 @@ def test_mistakes_are_told_in_one_line(folder: Path, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
     unready = spillbox(tmp_path / "empty", "run", "none.py")
     assert "spillbox setup" in unready.stderr
+
+
+def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
+    made = spillbox(tmp_path, "keys create", "acme", "--note", "the agent")
+    person = spillbox(tmp_path, "keys create", "acme", "--approves")
+    assert (made.returncode, made.stdout.count("\n"), made.stdout[:4]) == (0, 1, "sbx_")
+    assert "it is not shown again" in made.stderr
+    key_id = made.stdout.split("_")[1]
+    spillbox(tmp_path, "keys revoke", key_id)
+    listed = spillbox(tmp_path, "keys list").stdout
+    first, second = listed.splitlines()
+    assert first.startswith(f"{key_id}  acme")
+    assert ", revoked" in first
+    assert first.endswith("the agent")
+    assert "approves" in second
+    assert made.stdout.strip() not in listed + person.stderr
+    assert "Traceback" not in spillbox(tmp_path, "keys revoke", "none").stderr
+    assert spillbox(tmp_path, "keys create", "No Name").stderr.startswith("invalid_arguments")
+    assert (tmp_path / "link-secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_data_folder_is_saved_and_restored(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "s.py").write_text("open('out.csv', 'w').write('1.10')")
+    spillbox(folder, "run", str(tmp_path / "s.py"))
+    file, new = str(tmp_path / "saved.tar.gz"), tmp_path / "new"
+    assert "files" in spillbox(folder, "backup", file).stdout
+    assert "spillbox setup" in spillbox(new, "restore", file).stdout
+    assert (new / "workspaces/cli/files/out.csv").read_text() == "1.10"
+    assert new.stat().st_mode & 0o777 == 0o700
+    assert "Restore into another data folder" in spillbox(new, "restore", file).stderr
 
 
 def test_tools_are_printed_as_json(folder: Path) -> None:

@@ -15,9 +15,9 @@ LAYERS = [
     ["sandbox.tools", "sandbox.doctor", "sandbox.testing"],
     ["sandbox.documents", "sandbox.spills", "sandbox.retention"],
     ["sandbox.runtimes", "sandbox.tables", "sandbox.attachments"],
-    ["sandbox.failures", "sandbox.catalog", "sandbox.approvals"],
+    ["sandbox.failures", "sandbox.catalog", "sandbox.approvals", "sandbox.keys"],
     ["sandbox.guest_root", "sandbox.records", "sandbox.workspace"],
-    ["sandbox.database"],
+    ["sandbox.database", "sandbox.tenants", "sandbox.backup"],
     ["sandbox.job"],
     ["sandbox.errors", "sandbox.guest", "sandbox.processes"],
 ]

@@ -56,10 +56,10 @@ def test_a_link_opens_without_the_key_until_its_time_is_over(root: GuestRoot, tm
             ):  # fmt: skip
                 assert browser.get(refused).status_code == 401, refused
             assert browser.request("DELETE", link).status_code == 401
-    links = Links(SecretStr(KEY), seconds=60)
+    links = Links(lambda: SecretStr(KEY), seconds=60)
     path, _, query = links.sign(f"{W}/attachments/1").partition("?")
     assert links.allow("GET", path, query.encode())
-    old = Links(SecretStr(KEY), seconds=-1)
+    old = Links(lambda: SecretStr(KEY), seconds=-1)
     path, _, query = old.sign(f"{W}/attachments/1").partition("?")
     assert not links.allow("GET", path, query.encode())
 

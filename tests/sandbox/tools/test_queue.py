@@ -44,13 +44,13 @@ async def test_over_its_room_it_is_busy_and_recovers() -> None:
     recorder = Recorder(queue)
     async with asyncio.TaskGroup() as group:
         group.create_task(recorder.hold("a", queue.place("a")))
-        group.create_task(recorder.hold("b", queue.slot()))
+        group.create_task(recorder.hold("b", queue.slot("b")))
         await _settle()
         with pytest.raises(Busy):
-            async with queue.slot():
+            async with queue.slot("b"):
                 raise AssertionError
         recorder.let_go.set()
-    async with queue.slot():
+    async with queue.slot("b"):
         pass
 
 
@@ -78,3 +78,65 @@ async def test_file_changes_and_runs_of_a_workspace_take_turns() -> None:
         assert recorder.had == []
     recorder.let_go.set()
     await waiting
+
+
+async def test_a_slot_goes_to_the_tenant_that_has_the_fewest() -> None:
+    queue = Queue(slots=2, length=100)
+    had: list[str] = []
+
+    async def run(tenant: str, number: int) -> None:
+        async with queue.place(f"{tenant}~{number}"):
+            had.append(tenant)
+            await asyncio.sleep(0.001)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(50):
+            group.create_task(run("loud", number))
+        await _settle()
+        for number in range(5):
+            group.create_task(run("quiet", number))
+            group.create_task(run("shy", number))
+    assert len(had) == 60
+    assert all(had[2:17].count(tenant) >= 4 for tenant in ("loud", "quiet", "shy"))
+
+
+async def test_a_tenant_that_fills_its_room_keeps_no_other_out() -> None:
+    queue = Queue(slots=1, length=1)
+    recorder = Recorder(queue)
+    async with asyncio.TaskGroup() as group:
+        for name in ("a~1", "a~2", "b~1"):
+            group.create_task(recorder.hold(name, queue.place(name)))
+        await _settle()
+        with pytest.raises(Busy):
+            async with queue.place("a~3"):
+                raise AssertionError
+        recorder.let_go.set()
+    assert recorder.had == ["a~1", "b~1", "a~2"]
+
+
+async def test_one_tenant_has_no_more_slots_than_it_may() -> None:
+    queue = Queue(slots=3, length=10, tenant_slots=2)
+    recorder = Recorder(queue)
+    async with asyncio.TaskGroup() as group:
+        for name in ("a~1", "a~2", "a~3", "b~1"):
+            group.create_task(recorder.hold(name, queue.place(name)))
+        await _settle()
+        assert recorder.had == ["a~1", "a~2", "b~1"]
+        recorder.let_go.set()
+    assert recorder.had[-1] == "a~3"
+
+
+async def test_whoever_leaves_while_waiting_takes_no_slot_along() -> None:
+    queue = Queue(slots=1, length=10)
+    recorder = Recorder(queue)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(recorder.hold("a~1", queue.place("a~1")))
+        await _settle()
+        leaving = [group.create_task(recorder.hold(name, queue.place(name))) for name in ("b~1", "b~2")]
+        await _settle()
+        recorder.let_go.set()
+        leaving[0].cancel()
+        leaving[1].cancel()
+        await _settle()
+    async with asyncio.timeout(1), queue.place("c~1"), queue.look("c~1"), queue.memory("c~1", 1 << 30):
+        pass

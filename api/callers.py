@@ -1,0 +1,67 @@
+"""Who a request speaks for: the bearer of the service's own key, or of a tenant's."""
+
+import asyncio
+import hmac
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from pydantic import SecretStr
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
+
+from sandbox.keys import Keys
+
+_STATE = "bearer"
+
+
+@dataclass(frozen=True)
+class Bearer:
+    """Who was let in. By default whoever may call a service without keys."""
+
+    tenant: str = ""
+    key_id: str = ""
+    approves: bool = True
+    """Whether it may decide over the tenant's approvals."""
+
+    def enter(self, scope: Scope) -> None:
+        """Let the routes behind know of it, and bind what the protocol's SDK keeps for a client to the tenant."""
+        scope.setdefault("state", {})[_STATE] = self
+        scope["user"] = AuthenticatedUser(AccessToken(token="", client_id=self.tenant, scopes=[]))
+
+    @classmethod
+    def of(cls, connection: HTTPConnection) -> "Bearer":
+        """Of a request; a signed link has none, and speaks for no one."""
+        found = connection.scope.get("state", {}).get(_STATE)
+        return found if isinstance(found, Bearer) else cls(approves=False)
+
+
+FindByToken = Callable[[str], Bearer | None]
+_DOTS_OF_A_TOKEN = 2
+
+
+class Callers:
+    """Knows bearers by what they bear."""
+
+    def __init__(self, api_key: SecretStr | None, keys: Keys, find_by_token: FindByToken | None = None) -> None:
+        """``find_by_token``, of an issuer's tokens, may block."""
+        self._api_key = None if api_key is None else api_key.get_secret_value().encode()
+        self._keys = keys
+        self._find_by_token = find_by_token
+
+    @property
+    def are_known(self) -> bool:
+        """Whether anyone has to prove who he is. A service without any key answers this machine, and nobody else."""
+        return self._api_key is not None or self._find_by_token is not None or self._keys.any()
+
+    async def find(self, text: str) -> Bearer | None:
+        """Whose a key or a token is, if it is one."""
+        if self._api_key is not None and hmac.compare_digest(text.encode(), self._api_key):
+            return Bearer()
+        key = self._keys.find(text)
+        if key is not None:
+            return Bearer(key.tenant, key.id, key.approves)
+        if self._find_by_token is None or text.count(".") != _DOTS_OF_A_TOKEN:
+            return None
+        return await asyncio.to_thread(self._find_by_token, text)

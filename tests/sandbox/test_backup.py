@@ -1,0 +1,94 @@
+"""A backup has everything, and gives everything back."""
+
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+
+from sandbox import backup
+from sandbox.errors import SetupFailed
+from sandbox.spills.spill import Received
+from tests.conftest import box_over
+
+ROWS = (
+    b'[{"id": 947871269024436488, "price": 1.10}, ' + b'{"id": 2, "price": 2.50}, ' * 100 + b'{"id": 3, "price": 0.10}]'
+)
+
+
+async def _filled(folder: Path) -> dict[str, object]:
+    """What a data folder has, as its users see it; made there if it is empty."""
+    async with box_over(folder) as box:
+        for name in ("chat-1", "acme~chat-1"):
+            workspace = box.workspaces.open(name)
+            if not workspace.exists("a.txt"):
+                workspace.write("a.txt", name.encode())
+                workspace.write("deep/é\n.bin", bytes(range(256)))
+                await box.spill(name, Received("rows", content=ROWS))
+                await box.call("attach_file", name, {"path": "a.txt"})
+        seen: dict[str, object] = {}
+        for name in ("chat-1", "acme~chat-1"):
+            workspace = box.workspaces.open(name)
+            paths = ["a.txt", "deep/é\n.bin", "results/0001-rows.json"]
+            seen[name] = (
+                [workspace.read_bytes(path) for path in paths],
+                box.catalog.saved(name),
+                box.records.latest(name),
+            )
+            (attachment,) = box.catalog.attachments(name)
+            with box.attachments.open(attachment) as file:
+                seen[f"{name} attached"] = attachment, file.read()
+        return seen
+
+
+async def test_everything_comes_back_as_it_was(tmp_path: Path) -> None:
+    old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "backup.tar.gz"
+    before = await _filled(old)
+    (old / "link-secret").write_text("secret")
+    (old / "workspaces/chat-1/incoming/half").write_text("half")
+    async with box_over(old):  # a service goes on meanwhile
+        count = backup.save(old, file)
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert backup.restore(file, new) == count
+    assert await _filled(new) == before
+    assert (new / "link-secret").read_text() == "secret"
+    assert not (new / "workspaces/chat-1/incoming/half").exists()
+    assert not (new / ".restored").exists()
+
+
+async def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    folder, file = tmp_path / "data", tmp_path / "backup.tar.gz"
+    with pytest.raises(SetupFailed, match="--data-dir"):
+        backup.save(folder, file)
+    await _filled(folder)
+    backup.save(folder, file)
+    with pytest.raises(SetupFailed, match="there already"):
+        backup.save(folder, file)
+    with pytest.raises(SetupFailed, match="already"):
+        backup.restore(file, folder)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["backup.tar.gz", "data"]
+
+
+async def test_a_file_that_is_not_whole_or_no_backup_leaves_nothing(tmp_path: Path) -> None:
+    await _filled(tmp_path / "data")
+    backup.save(tmp_path / "data", tmp_path / "backup.tar.gz")
+    whole = (tmp_path / "backup.tar.gz").read_bytes()
+    for content in (whole[: len(whole) // 2], b"", b"no archive", _archive("a.txt"), _archive("records.sqlite3", "../out.txt"),
+                    _archive("records.sqlite3", "/tmp/out.txt"), _archive("records.sqlite3", link="workspaces")):  # fmt: skip
+        (tmp_path / "file").write_bytes(content)
+        with pytest.raises(SetupFailed):
+            backup.restore(tmp_path / "file", tmp_path / "new")
+        assert list((tmp_path / "new").iterdir()) == []
+    assert not (tmp_path / "out.txt").exists()
+
+
+def _archive(*names: str, link: str | None = None) -> bytes:
+    out = BytesIO()
+    with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        for name in names:
+            archive.addfile(tarfile.TarInfo(name), BytesIO())
+        if link is not None:
+            member = tarfile.TarInfo(link)
+            member.type, member.linkname = tarfile.SYMTYPE, "/etc"
+            archive.addfile(member)
+    return out.getvalue()
