@@ -150,9 +150,10 @@ def _backup(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _restore(settings: Settings, arguments: argparse.Namespace) -> int:
-    count = backup.restore(arguments.file, settings.data_dir)
     close_to_others(settings.data_dir)
+    count = backup.restore(arguments.file, settings.data_dir)
     print(f"{settings.data_dir} has {count:,} files now. Run `spillbox setup` before the service is started.")
+    print("Keys are as they were when it was saved: revoke again those that were revoked since.")
     return 0
 
 

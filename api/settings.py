@@ -1,12 +1,12 @@
 """The service's settings: each is written here once, and read from the environment at the edge, once."""
 
-import re
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from api.tokens import is_safe_issuer
 from sandbox.job import MIB, Limits
 from sandbox.spills.spill import SpillSettings
 from sandbox.tools.toolbox import RuntimeName
@@ -85,7 +85,7 @@ class Settings(BaseSettings):
     def _issuer_is_safe(self) -> Self:
         if (self.oidc_issuer is None) != (self.oidc_audience is None):
             raise ValueError("SPILLBOX_OIDC_ISSUER and SPILLBOX_OIDC_AUDIENCE belong together: set both, or none")
-        if self.oidc_issuer and not re.match(r"https://|http://(127\.0\.0\.1|localhost|\[::1\])[:/]", self.oidc_issuer):
+        if self.oidc_issuer and not is_safe_issuer(self.oidc_issuer):
             raise ValueError(
                 "SPILLBOX_OIDC_ISSUER begins with https://, since whoever answers in its place lets in anyone"
             )

@@ -11,10 +11,11 @@ from sqlalchemy import Column, DateTime, Integer, MetaData, RowMapping, String, 
 
 from sandbox.database import Database, patiently, with_zone
 from sandbox.errors import ArgumentsChanged, NotApproved, NotFound
-from sandbox.tenants import tenant_of
+from sandbox.tenants import SEPARATOR, tenant_of
 
 _PRESENT_SECONDS = 60
 _LOOK_SECONDS = 1.0
+_MAX_SHOWN = 100
 
 
 class ApprovalState(StrEnum):
@@ -81,15 +82,16 @@ class Approvals:
         self._write(_approvals.insert().values(**made.model_dump()))
         return made
 
-    def waiting(self, tenant: str = "") -> list[Approval]:
-        """A tenant's that wait, oldest first. Who looks is taken to be there, and is waited for."""
+    def waiting(self, tenant: str) -> list[Approval]:
+        """A tenant's that wait, oldest first, at most 100. Who looks is taken to be there, and is waited for."""
         self._looked_at[tenant] = time.monotonic()
-        statement = (
-            select(_approvals).where(_approvals.c.state == ApprovalState.WAITING).order_by(_approvals.c.asked_at)
-        )
+        is_theirs = _approvals.c.workspace.startswith(f"{tenant}{SEPARATOR}", autoescape=True)
+        if not tenant:
+            is_theirs = ~_approvals.c.workspace.contains(SEPARATOR)
+        is_waiting = (_approvals.c.state == ApprovalState.WAITING) & is_theirs
+        statement = select(_approvals).where(is_waiting).order_by(_approvals.c.asked_at).limit(_MAX_SHOWN)
         with self._database.reading() as db:
-            rows = db.execute(statement).mappings().all()
-        return [_approval(row) for row in rows if tenant_of(row["workspace"]) == tenant]
+            return [_approval(row) for row in db.execute(statement).mappings()]
 
     def get(self, approval_id: str) -> Approval:
         """One; raises `NotFound`."""
@@ -99,7 +101,7 @@ class Approvals:
             raise _unknown(approval_id)
         return _approval(row)
 
-    def decide(self, approval_id: str, *, granted: bool, sha256: str, tenant: str = "") -> Approval:
+    def decide(self, approval_id: str, *, granted: bool, sha256: str, tenant: str) -> Approval:
         """Grant or refuse what waits; ``sha256`` is that of the arguments which the person, one of the tenant's, saw.
 
         Raises `NotFound`, also for another tenant's, `ArgumentsChanged` if these are others, `NotApproved` if it was decided

@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,11 +23,12 @@ from api.mcp.settings import ServerSettings, ToolRules, prefix_of
 from sandbox.errors import Busy, Denied, InputNeeded, OuterError, OuterFailed, OuterTimeout
 from sandbox.runtimes.programs import Programs
 from sandbox.spills.spill import Received
+from sandbox.tenants import tenant_of
 from sandbox.tools.outer import Caller, OuterCall, OuterTool
 
 _log = logging.getLogger(__name__)
 
-_MAX_CONNECTIONS = 256
+_MAX_CONNECTIONS, _MAX_OF_A_TENANT = 256, 128
 _MAX_SESSIONS = 32
 _MAX_ROUNDS = 10
 _MAX_PAGES = 1000
@@ -95,11 +97,17 @@ class _Server:
     """Read at the start, for nobody: what clients without a conversation see."""
     by_workspace: dict[str, Lists] = field(default_factory=dict)
     """What each conversation last saw, for when the server is down; the newest `_MAX_CONNECTIONS`."""
-    silent_until: float = 0
-    """A server that did not answer in time is not waited for at each list."""
+    silent_until: dict[str, float] = field(default_factory=dict)
+    """By tenant: a server that did not answer in time is not waited for at each list."""
 
     def rules_of(self, tool: str) -> ToolRules:
         return self.settings.rules_of(tool)
+
+    def fall_silent(self, tenant: str) -> None:
+        self.silent_until[tenant] = time.monotonic() + _SILENT_SECONDS
+
+    def is_silent(self, tenant: str) -> bool:
+        return time.monotonic() < self.silent_until.get(tenant, 0)
 
     def lists_of(self, workspace_id: str | None) -> Lists:
         """What is known of it in a conversation; no other's is seen there."""
@@ -154,7 +162,7 @@ class Gateway:
         except OuterFailed as fault:
             _log.error("%s It is tried again when a client asks for it.", fault)
         except TimeoutError:
-            server.silent_until = time.monotonic() + _SILENT_SECONDS
+            server.fall_silent("")
             _log.error(
                 "The MCP server %s does not answer in time. It is tried again when a client asks for it.", server.name
             )
@@ -195,12 +203,12 @@ class Gateway:
                 found.add("subscribe")
         return found
 
-    def names(self) -> list[str]:
-        """Names of all tools that are known and not forbidden."""
+    def names(self, workspace_id: str) -> list[str]:
+        """Names of all tools that are known in a conversation and not forbidden."""
         return [
             server.prefix + str(entry.get("name"))
             for server in self._servers
-            for entry in server.known.entries.get("tools", [])
+            for entry in server.lists_of(workspace_id).entries.get("tools", [])
             if server.rules_of(str(entry.get("name"))).permission != "deny"
         ]
 
@@ -230,9 +238,10 @@ class Gateway:
     async def _entries(self, server: _Server, kind: str, asker: Asker, cursor: str | None) -> Page:
         """A page of one server; what was known of it if it is down, never nothing in silence."""
         workspace_id = asker.workspace_or_none
-        if workspace_id is None and not server.known.entries and time.monotonic() > server.silent_until:
+        tenant = tenant_of(workspace_id or "")
+        if workspace_id is None and not server.known.entries and not server.is_silent(""):
             await self._greet(server)
-        if workspace_id is None or time.monotonic() < server.silent_until:
+        if workspace_id is None or server.is_silent(tenant):
             return server.lists_of(workspace_id).entries.get(kind, []), None
         try:
             connection = await self._connection(server, workspace_id, asker.client, asker)
@@ -241,7 +250,7 @@ class Gateway:
             entries, following = await _page_of(connection, kind, cursor)
         except OuterFailed as fault:
             if isinstance(fault, OuterTimeout):
-                server.silent_until = time.monotonic() + _SILENT_SECONDS
+                server.fall_silent(tenant)
             known = server.lists_of(workspace_id).entries.get(kind)
             _log.warning(
                 "%s Listed is what was known: %s", fault, "nothing" if known is None else f"{len(known)} {kind}"
@@ -249,8 +258,6 @@ class Gateway:
             return known or [], None
         is_all = cursor is None and following is None
         server.note(workspace_id).note(kind, entries, is_all=is_all)
-        if kind == "tools" and is_all:  # what a server can is no conversation's own
-            server.known.note(kind, entries, is_all=True)
         return entries, following
 
     # Tools
@@ -420,7 +427,7 @@ class Gateway:
                 if connection is not None:
                     await connection.close()
                     del self._open[key]
-                await self._make_room()
+                await self._make_room(tenant_of(workspace_id))
                 connection = await Connection(server.name, server.settings, client, self._programs).open()
                 self._open[key] = connection
                 server.abilities = connection.abilities
@@ -431,12 +438,19 @@ class Gateway:
         connection.used_at = time.monotonic()
         return connection
 
-    async def _make_room(self) -> None:
-        if len(self._open) < _MAX_CONNECTIONS:
+    async def _make_room(self, tenant: str) -> None:
+        """Close the connection that is longest idle: of this tenant if it has its share, else of the one that has most."""
+        counts = Counter(tenant_of(workspace_id) for _, workspace_id, _ in self._open)
+        if counts[tenant] < _MAX_OF_A_TENANT and len(self._open) < _MAX_CONNECTIONS:
             return
-        idle = [(one.used_at, key) for key, one in self._open.items() if not one.is_asked]
+        most = tenant if counts[tenant] >= _MAX_OF_A_TENANT else max(counts, key=lambda one: counts[one])
+        idle = [
+            (one.used_at, key)
+            for key, one in self._open.items()
+            if tenant_of(key[1]) == most and not one.is_asked and not one.buses
+        ]
         if not idle:
-            raise Busy(f"All {_MAX_CONNECTIONS} connections to MCP servers are in use. Try again in a few seconds.")
+            raise Busy(f"All {len(self._open)} connections to MCP servers are in use. Try again in a few seconds.")
         await self._open.pop(min(idle)[1]).close()
 
     async def _reap(self) -> None:

@@ -126,7 +126,7 @@ class Delegation:
         outer = self.outer()
         found = self.tools.get(name) or (outer and await outer.find(name, call.workspace.id, call.caller))
         if not found:
-            known = [*self.tools, *(outer.names() if outer else ())]
+            known = [*self.tools, *(outer.names(call.workspace.id) if outer else ())]
             raise NotFound(f"There is no tool {name[:80]!a}. There are: {', '.join(known)}.")
         return found
 

@@ -58,7 +58,7 @@ async def extract_json_path(call: Call, given: ExtractInput) -> ExtractOutput:
         document = call.workspace.read_bytes(given.path, max_bytes=_MAX_DOCUMENT_BYTES)
         return extract.extract(document, given.expression, max_items=given.max_items, max_depth=given.max_depth)
 
-    async with call.queue.look(call.workspace.id), call.queue.memory(call.workspace.id, size):
+    async with call.queue.memory(call.workspace.id, size), call.queue.look(call.workspace.id):
         found = await asyncio.to_thread(work)
     return ExtractOutput(
         path=given.path, text=found.text, total=found.total, returned=found.returned, missing=found.missing,

@@ -60,5 +60,5 @@ class OuterTools(Protocol):
     async def find(self, name: str, workspace_id: str, caller: Caller) -> OuterTool | None:
         """The tool of this name, as this caller may see it; raises `OuterFailed` if its program can't be reached."""
 
-    def names(self) -> list[str]:
-        """Of the tools that are known now, for an error that names what there is."""
+    def names(self, workspace_id: str) -> list[str]:
+        """Of the tools that are known now in a conversation, for an error that names what there is."""

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from sandbox.approvals import Approval, Approvals, ApprovalState
 from sandbox.errors import ArgumentsChanged, Denied, InputNeeded, NotApproved
 from sandbox.tables.literal_json import dump
+from sandbox.tenants import tenant_of
 from sandbox.tools.outer import Caller, Permission
 
 Sent = TypeVar("Sent")
@@ -95,7 +96,10 @@ async def permit(
     for ask in (caller.approve, desk.approve):
         said = None if ask is None else await ask(approval)
         if said is not None:
-            await asyncio.to_thread(desk.approvals.decide, approval.id, granted=said, sha256=approval.sha256)
+            tenant = tenant_of(workspace_id)
+            await asyncio.to_thread(
+                desk.approvals.decide, approval.id, granted=said, sha256=approval.sha256, tenant=tenant
+            )
             break
     else:
         said = await desk.approvals.answer(approval, seconds=desk.wait_seconds)

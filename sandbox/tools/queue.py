@@ -24,7 +24,7 @@ class Queue:
         """``tenant_slots``: the most that one tenant has at once, also while others are free."""
         self._slots = FairSlots(slots, tenant_slots or slots)
         self._large = FairSlots(1, 1)
-        self._looking = FairSlots(slots, slots)
+        self._looking = FairSlots(slots, tenant_slots or slots)
         self._room = slots + length
         self._inside: Counter[str] = Counter()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()

@@ -87,6 +87,15 @@ def test_what_is_no_token_speaks_for_none(tokens: Tokens, text: str) -> None:
     assert tokens.find(text) is None
 
 
+def test_keys_that_are_not_served_safely_are_not_taken(make: Callable[..., str]) -> None:
+    async def about(request: Request) -> JSONResponse:
+        return JSONResponse({"issuer": str(request.base_url).rstrip("/"), "jwks_uri": "http://keys.example/keys"})
+
+    routes = [Route("/.well-known/openid-configuration", about)]
+    with serving_app(lambda: Starlette(routes=routes)) as url:
+        assert Tokens(url, AUDIENCE, "tenant").find(make(iss=url)) is None
+
+
 def test_an_issuer_that_is_not_there_or_is_another_lets_nobody_in(issuer: str, make: Callable[..., str]) -> None:
     assert Tokens("http://127.0.0.1:9", AUDIENCE, "tenant").find(make(iss="http://127.0.0.1:9")) is None
     assert Tokens(f"{issuer}/", AUDIENCE, "tenant").find(make(iss=f"{issuer}/")) is None

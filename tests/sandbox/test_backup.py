@@ -1,6 +1,8 @@
 """A backup has everything, and gives everything back."""
 
+import itertools
 import tarfile
+import threading
 from io import BytesIO
 from pathlib import Path
 
@@ -24,12 +26,13 @@ async def _filled(folder: Path) -> dict[str, object]:
             if not workspace.exists("a.txt"):
                 workspace.write("a.txt", name.encode())
                 workspace.write("deep/é\n.bin", bytes(range(256)))
+                workspace.write("incoming/.scratch/mine.txt", b"a folder of the user's own")
                 await box.spill(name, Received("rows", content=ROWS))
                 await box.call("attach_file", name, {"path": "a.txt"})
         seen: dict[str, object] = {}
         for name in ("chat-1", "acme~chat-1"):
             workspace = box.workspaces.open(name)
-            paths = ["a.txt", "deep/é\n.bin", "results/0001-rows.json"]
+            paths = ["a.txt", "deep/é\n.bin", "incoming/.scratch/mine.txt", "results/0001-rows.json"]
             seen[name] = (
                 [workspace.read_bytes(path) for path in paths],
                 box.catalog.saved(name),
@@ -54,6 +57,42 @@ async def test_everything_comes_back_as_it_was(tmp_path: Path) -> None:
     assert (new / "link-secret").read_text() == "secret"
     assert not (new / "workspaces/chat-1/incoming/half").exists()
     assert not (new / ".restored").exists()
+
+
+async def test_a_file_that_changes_meanwhile_is_whole(tmp_path: Path) -> None:
+    async with box_over(tmp_path / "data") as box:
+        workspace = box.workspaces.open("w")
+        contents = [b"A" * (3 << 20), b"B" * 1000]
+        stop = threading.Event()
+
+        def change() -> None:
+            for content in itertools.cycle(contents):
+                workspace.write("a.bin", content)
+                workspace.write_own("results", "-t.txt", (b"x",))
+                if stop.is_set():
+                    return
+
+        workspace.write("a.bin", contents[0])
+        changing = threading.Thread(target=change)
+        changing.start()
+        for number in range(30):
+            backup.save(tmp_path / "data", tmp_path / f"{number}.tar.gz")
+        stop.set()
+        changing.join()
+    for number in range(30):
+        with tarfile.open(tmp_path / f"{number}.tar.gz") as archive:
+            file = archive.extractfile("workspaces/w/files/a.bin")
+            assert file is not None
+            assert file.read() in contents
+
+
+async def test_what_is_left_of_another_ledger_is_not_mixed_in(tmp_path: Path) -> None:
+    await _filled(tmp_path / "data")
+    backup.save(tmp_path / "data", tmp_path / "file")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new/records.sqlite3-wal").write_bytes(b"old")
+    with pytest.raises(SetupFailed, match=r"records\.sqlite3-wal"):
+        backup.restore(tmp_path / "file", tmp_path / "new")
 
 
 async def test_nothing_is_overwritten(tmp_path: Path) -> None:

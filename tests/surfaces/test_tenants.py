@@ -15,7 +15,9 @@ import mcp
 import pytest
 from fastapi.routing import APIRoute
 from mcp import MCPError
+from mcp.client.session import ClientRequestContext
 from mcp.client.streamable_http import streamable_http_client
+from mcp_types import ElicitRequestParams, ElicitResult
 
 from api.app import create_app
 from api.links import link_secret
@@ -24,6 +26,7 @@ from sandbox.approvals import Approvals
 from sandbox.database import Database
 from sandbox.guest_root import GuestRoot
 from sandbox.keys import Keys
+from tests.api.mcp.conftest import raw_server
 from tests.conftest import make_toolbox
 from tests.surfaces.conftest import serving
 
@@ -62,7 +65,9 @@ def two(root: GuestRoot, tmp_path: Path) -> Iterator[Two]:
     approval = Approvals(database).ask("a~w", "call", "send_mail", f'{{"body": {SECRET}}}', "0" * 64)
     database.close()
     link_secret(tmp_path, make=True)
-    with serving(root, tmp_path) as url:
+    servers = tmp_path / "servers.json"
+    servers.write_text(json.dumps({"mcpServers": {"r": raw_server(tmp_path / "sent", permission="ask")}}))
+    with serving(root, tmp_path, mcp_servers=servers) as url:
         a, b, agent = (
             httpx.Client(base_url=url, headers={"Authorization": f"Bearer {text}"}, timeout=60) for text in texts
         )
@@ -158,11 +163,13 @@ def test_a_signed_link_opens_what_it_was_made_for_and_nothing_else(two: Two) -> 
 
 
 @asynccontextmanager
-async def _client(two: Two, who: httpx.Client, workspace: str) -> AsyncIterator[mcp.Client]:
+async def _client(
+    two: Two, who: httpx.Client, workspace: str, mode: Any = "legacy", **more: Any
+) -> AsyncIterator[mcp.Client]:
     url = f"{two.url}/mcp?workspace={quote(workspace)}"
     async with (
         httpx2.AsyncClient(headers={"Authorization": who.headers["Authorization"]}, timeout=30) as http,
-        mcp.Client(streamable_http_client(url, http_client=http), mode="legacy") as client,
+        mcp.Client(streamable_http_client(url, http_client=http), mode=mode, **more) as client,
     ):
         yield client
 
@@ -182,6 +189,34 @@ async def test_the_protocol_shows_a_tenant_its_own_only(two: Two) -> None:
     async with _client(two, two.b, "a~w") as b:
         with pytest.raises(MCPError, match="refused"):
             await b.call_tool("read_file", {"path": "secret.json"})
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+async def test_a_person_is_asked_by_the_client_and_an_agent_is_not(two: Two, tmp_path: Path, mode: str) -> None:
+    asked: list[str] = []
+
+    async def answer(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        asked.append(params.message)
+        return ElicitResult(action="accept", content={"approve": True})
+
+    async with _client(two, two.agent_of_a, "w", mode, elicitation_callback=answer) as agent:
+        refused = await agent.call_tool("r_take", {"id": 1})
+    assert "not_approved" in str(refused)
+    assert asked == []
+    async with _client(two, two.a, "w", mode, elicitation_callback=answer) as person:
+        made = await person.call_tool("r_take", {"id": 2})
+    assert not made.is_error, made
+    assert len(asked) == 1
+    sent = [json.loads(line) for line in (tmp_path / "sent").read_text().splitlines()]
+    assert [one["params"]["arguments"] for one in sent if one["method"] == "tools/call"] == [{"id": 2}]
+
+
+async def test_what_one_tenant_is_listed_by_another_server_the_other_is_not(two: Two) -> None:
+    async with _client(two, two.a, "w") as a, _client(two, two.b, "w") as b:
+        listed = [str(one.uri) for one in (await a.list_resources()).resources if "mem://" in str(one.uri)]
+        others = [str(one.uri) for one in (await b.list_resources()).resources if "mem://" in str(one.uri)]
+    assert (len(listed), len(others)) == (1, 1)
+    assert listed != others
 
 
 def test_a_session_of_another_tenant_can_not_be_used(two: Two) -> None:

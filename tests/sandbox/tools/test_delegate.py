@@ -46,7 +46,7 @@ class Pages:
             return None
         return OuterTool(name=name, send=send, input_schema=SCHEMA, permission=permissions[name])
 
-    def names(self) -> list[str]:
+    def names(self, workspace_id: str) -> list[str]:
         return ["create_page", "ask_page"]
 
 
@@ -249,12 +249,12 @@ async def test_a_grant_is_for_one_call(box: Toolbox, pages: Pages) -> None:
 
 
 async def test_who_looks_at_the_desk_is_waited_for(box: Toolbox, pages: Pages) -> None:
-    box.approvals.waiting()  # a person is there
+    box.approvals.waiting("")  # a person is there
 
     async def decide(*, granted: bool) -> None:
-        while not (found := box.approvals.waiting()):
+        while not (found := box.approvals.waiting("")):
             await asyncio.sleep(0.02)
-        box.approvals.decide(found[0].id, granted=granted, sha256=found[0].sha256)
+        box.approvals.decide(found[0].id, granted=granted, sha256=found[0].sha256, tenant="")
 
     output, _ = await asyncio.gather(delegate(box, "ask_page", arguments=PAGE), decide(granted=True))
     assert output.text == "made"
@@ -266,10 +266,10 @@ async def test_who_looks_at_the_desk_is_waited_for(box: Toolbox, pages: Pages) -
 async def test_a_decision_is_for_what_was_seen_and_made_once(box: Toolbox) -> None:
     approval = box.approvals.ask("w", "c", "t", "{}", "0" * 64)
     with pytest.raises(SpillboxError, match="another sha256"):
-        box.approvals.decide(approval.id, granted=True, sha256="1" * 64)
-    box.approvals.decide(approval.id, granted=True, sha256="0" * 64)
+        box.approvals.decide(approval.id, granted=True, sha256="1" * 64, tenant="")
+    box.approvals.decide(approval.id, granted=True, sha256="0" * 64, tenant="")
     with pytest.raises(SpillboxError, match="decided before"):
-        box.approvals.decide(approval.id, granted=False, sha256="0" * 64)
+        box.approvals.decide(approval.id, granted=False, sha256="0" * 64, tenant="")
     box.approvals.use(approval, "0" * 64)
     with pytest.raises(SpillboxError, match="used before"):
         box.approvals.use(approval, "0" * 64)
