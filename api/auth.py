@@ -103,9 +103,8 @@ def _in_own_workspace(scope: Scope, tenant: str) -> Scope:
     name, slash, rest = path.removeprefix(_WORKSPACES).partition("/")
     raw: bytes = scope.get("raw_path") or quote(path).encode()
     raw_name, raw_slash, raw_rest = raw.removeprefix(_WORKSPACES.encode()).partition(b"/")
-    if (
-        unquote(raw_name.decode("ascii", "replace")) != name
-    ):  # an escaped slash, or a place that only looks like this one
+    # Unlike it are an escaped slash, and a place that only looks like this one.
+    if unquote(raw_name.decode("ascii", "replace")) != name:
         raise InvalidWorkspace("The workspace in this path is refused: write its name without escapes.")
     own = workspace_id(tenant, name)
     return {

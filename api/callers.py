@@ -52,11 +52,15 @@ class Callers:
         self._api_key = None if api_key is None else api_key.get_secret_value().encode()
         self._keys = keys
         self._find_by_token = find_by_token
+        self._are_known = api_key is not None or find_by_token is not None
 
     @property
     def are_known(self) -> bool:
         """Whether anyone has to prove who he is. A service without any key answers this machine, and nobody else."""
-        return self._api_key is not None or self._find_by_token is not None or self._keys.any()
+        self._are_known = (
+            self._are_known or self._keys.any()
+        )  # a key that was made once stays known, also when it is revoked
+        return self._are_known
 
     async def find(self, text: str) -> Bearer | None:
         """Whose a key or a token is, if it is one."""

@@ -9,7 +9,7 @@ from enum import StrEnum
 from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import Column, DateTime, Integer, MetaData, RowMapping, String, Table, Text, select, update
 
-from sandbox.database import Database, patiently, with_zone
+from sandbox.database import Database, with_zone
 from sandbox.errors import ArgumentsChanged, NotApproved, NotFound
 from sandbox.tenants import SEPARATOR, tenant_of
 
@@ -79,7 +79,7 @@ class Approvals:
             id=secrets.token_hex(12), workspace=workspace, call=call, tool=tool, arguments=arguments,
             bytes=len(arguments.encode()), sha256=sha256, state=ApprovalState.WAITING, asked_at=datetime.now(UTC),
         )  # fmt: skip
-        self._write(_approvals.insert().values(**made.model_dump()))
+        self._database.write(_approvals.insert().values(**made.model_dump()))
         return made
 
     def waiting(self, tenant: str) -> list[Approval]:
@@ -150,14 +150,7 @@ class Approvals:
 
     def _move(self, approval_id: str, old: ApprovalState, new: ApprovalState) -> bool:
         this = (_approvals.c.id == approval_id) & (_approvals.c.state == old)
-        return self._write(update(_approvals).where(this).values(state=new, decided_at=datetime.now(UTC))) == 1
-
-    def _write(self, statement: object) -> int:
-        def write() -> int:
-            with self._database.writing() as db:
-                return db.execute(statement).rowcount  # type: ignore[call-overload, no-any-return]
-
-        return patiently(write)
+        return self._database.write(update(_approvals).where(this).values(state=new, decided_at=datetime.now(UTC))) == 1
 
 
 def _unknown(approval_id: str) -> NotFound:

@@ -22,7 +22,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from sandbox.database import Database, patiently, with_zone
+from sandbox.database import Database, with_zone
 from sandbox.errors import NotFound
 
 _metadata = MetaData()
@@ -129,7 +129,7 @@ class Catalog:
             self._insert(_saved, row)
         except IntegrityError:  # its workspace was removed by hand, and its numbers began anew
             this = (_saved.c.workspace == workspace) & (_saved.c.path == info.path)
-            self._write(update(_saved).where(this).values(**row))
+            self._database.write(update(_saved).where(this).values(**row))
 
     def saved(self, workspace: str) -> dict[str, SavedFileInfo]:
         """All that is known of the workspace's files that have not expired, by path."""
@@ -152,7 +152,7 @@ class Catalog:
             self._insert(_saved, {"workspace": workspace, "path": path, "expired_at": at})
         except IntegrityError:
             this = (_saved.c.workspace == workspace) & (_saved.c.path == path)
-            self._write(update(_saved).where(this).values(expired_at=at))
+            self._database.write(update(_saved).where(this).values(expired_at=at))
 
     def add_attachment(self, attachment: Attachment) -> None:
         """Note a file that was attached."""
@@ -191,14 +191,7 @@ class Catalog:
         raise NotFound(f"There is no table {table_id[:80]!a} in the workspace {workspace}.")
 
     def _insert(self, table: Table, row: dict[str, Any]) -> None:
-        self._write(table.insert().values(**row))
-
-    def _write(self, statement: Any) -> None:
-        def write() -> None:
-            with self._database.writing() as db:
-                db.execute(statement)
-
-        patiently(write)
+        self._database.write(table.insert().values(**row))
 
     def _rows(self, statement: Any) -> list[RowMapping]:
         with self._database.reading() as db:

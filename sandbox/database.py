@@ -2,18 +2,16 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from sqlalchemy import Connection, Engine, MetaData, RowMapping, create_engine, event, inspect
+from sqlalchemy import Connection, Engine, Executable, MetaData, RowMapping, create_engine, event, inspect
 from sqlalchemy.exc import OperationalError
 
 from sandbox.errors import LedgerLocked, SetupFailed
-
-T = TypeVar("T")
 
 _BUSY_MILLISECONDS = 5  # writers take turns of a fraction of one; more is for the caller to wait, off the event loop
 TRIES, PAUSE_SECONDS = 100, 0.1
@@ -56,6 +54,22 @@ class Database:
                 raise
             raise LedgerLocked("Another program holds the records locked. Try again in a few seconds.") from None
 
+    def write(self, statement: Executable, row: Mapping[str, Any] | None = None) -> int:
+        """One statement in a transaction of its own, again while the database is locked; gives how many rows it was about.
+
+        It blocks, so not for an event loop.
+        """
+        for _ in range(TRIES):
+            try:
+                return self._written(statement, row)
+            except LedgerLocked:
+                time.sleep(PAUSE_SECONDS)
+        return self._written(statement, row)
+
+    def _written(self, statement: Executable, row: Mapping[str, Any] | None) -> int:
+        with self.writing() as db:
+            return db.execute(statement, row).rowcount
+
     def reading(self) -> Connection:
         """A connection for reading, to be used in a ``with``."""
         return self._engine.connect()
@@ -64,16 +78,6 @@ class Database:
         """Close the database."""
         self._writer.close()
         self._engine.dispose()
-
-
-def patiently(work: Callable[[], T]) -> T:
-    """Do something again while the database is locked; it blocks, so not for an event loop."""
-    for _ in range(TRIES):
-        try:
-            return work()
-        except LedgerLocked:
-            time.sleep(PAUSE_SECONDS)
-    return work()
 
 
 def with_zone(row: RowMapping) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pydantic import BaseModel, ConfigDict
 from sqlalchemy import Boolean, Column, DateTime, MetaData, RowMapping, String, Table, exists, select, update
 
-from sandbox.database import Database, patiently, with_zone
+from sandbox.database import Database, with_zone
 from sandbox.errors import InvalidArguments, NotFound
 from sandbox.tenants import NAME
 
@@ -60,13 +60,7 @@ class Keys:
         )
         # 256 random bits need no slow hash: they can't be guessed.
         text = f"{PREFIX}{made.id}_{secrets.token_urlsafe(_SECRET_BYTES)}"
-        row = {**made.model_dump(), "sha256": _hash(text)}
-
-        def write() -> None:
-            with self._database.writing() as db:
-                db.execute(_keys.insert(), row)
-
-        patiently(write)
+        self._database.write(_keys.insert(), {**made.model_dump(), "sha256": _hash(text)})
         return made, text
 
     def find(self, text: str) -> Key | None:
@@ -88,13 +82,8 @@ class Keys:
 
     def revoke(self, key_id: str) -> Key:
         """End a key, at once and for ever; raises `NotFound`."""
-
-        def write() -> None:
-            with self._database.writing() as db:
-                this = (_keys.c.id == key_id) & _keys.c.revoked_at.is_(None)
-                db.execute(update(_keys).where(this).values(revoked_at=datetime.now(UTC)))
-
-        patiently(write)
+        this = (_keys.c.id == key_id) & _keys.c.revoked_at.is_(None)
+        self._database.write(update(_keys).where(this).values(revoked_at=datetime.now(UTC)))
         found = next((key for key in self.all() if key.id == key_id), None)
         if found is None:
             raise NotFound(f"There is no key {key_id[:40]!a}. `spillbox keys list` shows those that there are.")

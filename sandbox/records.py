@@ -31,7 +31,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from sandbox.database import Database, patiently, with_zone
+from sandbox.database import Database, with_zone
 from sandbox.errors import Busy, IdReused, NotFound
 from sandbox.processes import identity_of, lives
 
@@ -220,12 +220,7 @@ class Records:
     def note(self, workspace: str, call_id: str, tool: str, arguments: str, sha256: str) -> None:
         """Note what a delegating call is about to send, in whole. It blocks."""
         row = {"workspace": workspace, "call": call_id, "tool": tool, "arguments": arguments, "sha256": sha256}
-
-        def write() -> None:
-            with self.database.writing() as db:
-                db.execute(_expansions.insert(), row)
-
-        patiently(write)
+        self.database.write(_expansions.insert(), row)
 
     def latest(self, workspace: str, *, limit: int = 100) -> list[Record]:
         """The workspace's calls, newest first, without their answers: `get` gives one with its answer."""

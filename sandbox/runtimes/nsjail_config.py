@@ -119,9 +119,8 @@ def build_program_config(
     lines += [_bound(walls.root / "etc" / name, f"/etc/{name}") for name in guest_root.ACCOUNTS]
     lines.append(_bound(walls.root, _SHELF))
     shown = {**dict.fromkeys(program.read, False), **dict.fromkeys(program.write, True)}
-    lines += [
-        _bound(folder, folder, writable=shown[folder]) for folder in sorted(shown)
-    ]  # the outer before what is in it
+    outer_first = sorted(shown)
+    lines += [_bound(folder, folder, writable=shown[folder]) for folder in outer_first]
     # By the loader that belongs to the libraries of the guest root, which need not be those of the machine any more.
     loader = next((walls.root / guest_root.LIBRARIES[1:]).glob("ld-linux*"))
     words = (
