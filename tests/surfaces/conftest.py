@@ -87,6 +87,8 @@ class Surface:
     call: CallTool
     spill: Callable[[str, str], Coroutine[Any, Any, dict[str, Any]]]
     """Workspace, and the JSON text of a request to spill; the answer."""
+    accepted: Callable[[str], Coroutine[Any, Any, int]]
+    """How many calls in a workspace the service knows of."""
     leaving_stops: bool = False
     """Whether a caller that leaves stops its run."""
 
@@ -103,7 +105,12 @@ async def surface(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: Pat
                     body: dict[str, Any] = (await plain.post(f"/v1/workspaces/{w}/spills", content=content)).json()
                     return body
 
-                yield Surface(call=partial(_over_mcp, url, mode), spill=spill, leaving_stops=True)
+                yield Surface(
+                    call=partial(_over_mcp, url, mode),
+                    spill=spill,
+                    accepted=partial(_accepted, plain),
+                    leaving_stops=True,
+                )
     elif request.param == "http":
         with serving(root, tmp_path) as url:
             async with httpx.AsyncClient(base_url=url, timeout=60) as client:
@@ -116,6 +123,7 @@ async def surface(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: Pat
                 yield Surface(
                     call=lambda tool, w, arguments: post(f"/v1/workspaces/{w}/tools/{tool}", json.dumps(arguments)),
                     spill=lambda w, content: post(f"/v1/workspaces/{w}/spills", content),
+                    accepted=partial(_accepted, client),
                 )
     else:
         async with make_toolbox(root, tmp_path) as box:
@@ -126,10 +134,18 @@ async def surface(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: Pat
                 except SpillboxError as fault:
                     return {"code": fault.code, "detail": str(fault)}
 
+            async def accepted(w: str) -> int:
+                return len(box.records.latest(w, limit=1000))
+
             yield Surface(
+                accepted=accepted,
                 call=lambda tool, w, arguments: in_process(lambda: box.call(tool, w, arguments)),
                 spill=lambda w, content: in_process(lambda: box.spill(w, *spill_request(content.encode()))),
             )
+
+
+async def _accepted(client: httpx.AsyncClient, w: str) -> int:
+    return len((await client.get(f"/v1/workspaces/{w}/records")).json())
 
 
 async def _over_mcp(url: str, mode: str, tool: str, w: str, arguments: dict[str, Any]) -> dict[str, Any]:

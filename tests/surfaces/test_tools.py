@@ -122,14 +122,19 @@ async def test_a_broken_document_is_told_before_the_model_claims_success(call_to
 
 
 @pytest.mark.case("R20")
-async def test_runs_of_one_workspace_go_one_after_another_in_order(call_tool: CallTool) -> None:
+async def test_runs_of_one_workspace_go_one_after_another_in_order(surface: Surface) -> None:
+    call_tool = surface.call
     await call_tool("write_file", "w", {"path": "log.txt", "content": ""})
     code = "import sys, time\nt = open('log.txt').read()\ntime.sleep(0.05)\nopen('log.txt', 'w').write(t + sys.argv[1])"
     await call_tool("write_file", "w", {"path": "append.py", "content": code})
     tasks = []
-    for letter in "abcdefgh":
-        tasks.append(asyncio.create_task(call_tool("run_python", "w", {"path": "append.py", "arguments": [letter]})))
-        await asyncio.sleep(0.02)  # so that they are asked for in this order
+    async with asyncio.timeout(60):
+        for number, letter in enumerate("abcdefgh", start=await surface.accepted("w") + 1):
+            tasks.append(
+                asyncio.create_task(call_tool("run_python", "w", {"path": "append.py", "arguments": [letter]}))
+            )
+            while await surface.accepted("w") < number:  # a client's connections need not bring them in this order
+                await asyncio.sleep(0.005)
     assert {answer["status"] for answer in await asyncio.gather(*tasks)} == {"succeeded"}
     assert (await call_tool("read_file", "w", {"path": "log.txt"}))["text"] == "abcdefgh"
 
