@@ -47,13 +47,19 @@ ACCOUNTS = {
 
 
 @dataclass(frozen=True)
-class GuestRoot:
-    """A built guest root."""
+class Guest:
+    """What scripts have to work with."""
 
-    path: Path
     python_version: str
     libraries: dict[str, str]
     """Distribution name to version, of the office libraries and what they need."""
+
+
+@dataclass(frozen=True)
+class GuestRoot(Guest):
+    """A built guest root."""
+
+    path: Path
 
 
 def load(path: Path) -> GuestRoot:
@@ -100,7 +106,12 @@ def build(path: Path, *, wheels: Path | None = None) -> GuestRoot:
 
 def _digest() -> str:
     """Changes whenever a root built now would differ from one built before."""
-    digest = hashlib.sha256(f"{sys.version}\0{sys.base_prefix}\0".encode())
+    return hashlib.sha256(f"{sys.version}\0{sys.base_prefix}\0{programs_digest()}".encode()).hexdigest()
+
+
+def programs_digest() -> str:
+    """Changes whenever what a service has to say to a guest's first process may have changed, or the libraries."""
+    digest = hashlib.sha256()
     for file in (Path(__file__), IMAGE / "requirements.txt", *sorted(GUEST_PROGRAMS.glob("*.py"))):
         digest.update(file.read_bytes() + b"\0")
     return digest.hexdigest()
@@ -186,7 +197,7 @@ def _byte_compile(root: Path) -> None:
     subprocess.run(command, capture_output=True, check=False)  # noqa: S603  our own arguments
     # A program that is started by its path would be compiled at each start.
     programs = root / PROGRAMS[1:]
-    for name in ("enter", "init", "launcher"):
+    for name in ("enter", "fresh", "init", "launcher", "worker"):
         shutil.copy(next((programs / "__pycache__").glob(f"{name}.*.pyc")), programs / f"{name}.pyc")
 
 

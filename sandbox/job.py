@@ -31,6 +31,13 @@ class Limits(Value):
     output_text_bytes: int = Field(64 * 1024, ge=1024, description="Bytes of stdout, and of stderr, in the answer.")
     output_disk_bytes: int = Field(64 * MIB, ge=64 * 1024, description="Bytes of stdout, and of stderr, kept on disk.")
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Those that a jail or a container is made with; the others are kept by the service, or come with the job."""
+        return (
+            self.memory_bytes, self.processes, self.file_bytes, self.workspace_bytes, self.workspace_files, self.tmp_bytes
+        )  # fmt: skip
+
 
 class Job(Value):
     """One script to run, by its path as the guest sees it."""

@@ -40,7 +40,7 @@ def _become(command, program):
         _signal.signal(changed, _signal.SIG_DFL)
     try:
         kernel.load_filter(program)
-        os.execvp(command[0], command)  # noqa: S606  what this program is for
+        os.execvp(command[0], command)
     except OSError as fault:
         shown = "Behind its walls there are only /usr and the folders of `read` and `write`."
         os.write(2, f"{command[0]}: {fault.strerror}. {shown}\n".encode("utf-8", "surrogateescape"))

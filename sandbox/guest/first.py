@@ -34,7 +34,9 @@ def become_first():
     os.dup2(nothing, 0)
     os.close(nothing)
     os.close(closed)
-    resource.setrlimit(resource.RLIMIT_SIGPENDING, (_MAX_WAITING_SIGNALS, _MAX_WAITING_SIGNALS))
+    _, most = resource.getrlimit(resource.RLIMIT_SIGPENDING)
+    if not 0 <= most <= _MAX_WAITING_SIGNALS:
+        resource.setrlimit(resource.RLIMIT_SIGPENDING, (_MAX_WAITING_SIGNALS, _MAX_WAITING_SIGNALS))
     _signal.signal(_signal.SIGINT, _signal.SIG_IGN)  # a guest may send it; it may send no other to process 1
     # Not dumpable: no other process of the jail, though of the same uid, can trace or read this one or open its
     # descriptors under /proc. The script's process becomes an ordinary one again.
@@ -86,9 +88,11 @@ def _run(message):
 
     import run
 
-    cpu_seconds, _, script_path, arguments = wire.decode_go(message)
+    cpu_seconds, folder, script_path, arguments = wire.decode_go(message)
     # SIGXCPU says why; a script that does not let itself be told is killed a second later.
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
+    if folder == wire.FRESH:
+        os.execv(sys.executable, [sys.executable, "-S", "/opt/spillbox/fresh.pyc", script_path, *arguments])
     run.run_script(script_path, arguments)
 
 
@@ -122,30 +126,46 @@ def wait_for(child, service_fd, wake_read):
             if fd == service_fd:
                 return None
             os.read(wake_read, 4096)
-            while True:
-                try:
-                    pid, wait_status = os.waitpid(-1, os.WNOHANG)
-                except ChildProcessError:
-                    break
+            for pid, wait_status, _ in ended():
                 if pid == child:
                     return wait_status
-                if pid == 0:
-                    break
 
 
-def bury_all():
-    """Kill every other process of the jail and wait for its end: then the tree that it wrote to is still."""
+def ended():
+    """Bury what has died by now: id, wait status and the largest memory in KiB of each."""
+    while True:
+        try:
+            pid, wait_status, used = os.wait4(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        yield pid, wait_status, used.ru_maxrss
+
+
+def kill_all():
+    """Kill every other process of the jail."""
     if os.getpid() != 1:
         return  # a control of the doctor's, without a process namespace: the same call would end the user's own processes
     try:
-        while True:
-            try:
-                os.kill(-1, 9)
-            except ProcessLookupError:
-                pass
-            os.waitpid(-1, 0)
-    except ChildProcessError:
+        os.kill(-1, 9)
+    except ProcessLookupError:
         pass
+
+
+def bury_all():
+    """Kill every other process of the jail and wait for its end: then the tree that it wrote to is still.
+
+    Gives the largest memory of one of them, in KiB.
+    """
+    peak_kib = 0
+    while os.getpid() == 1:
+        kill_all()
+        try:
+            peak_kib = max(peak_kib, os.wait4(-1, 0)[2].ru_maxrss)
+        except ChildProcessError:
+            break
+    return peak_kib
 
 
 def _nothing(_signal_number, _frame):

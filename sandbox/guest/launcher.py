@@ -115,7 +115,7 @@ def _stand_and_run(shape, control):
         kernel.call("mount", b"tmpfs", place.encode(), b"tmpfs", flags, (options + owner).encode())
     os.chdir("/workspace")
     idle_bytes = _pages()[1] * resource.getpagesize()
-    _bind(f"{_HIDDEN}/workspaces", "/tmp")  # noqa: S108  a rehearsal of what comes after GO
+    _bind(f"{_HIDDEN}/workspaces", "/tmp")
     kernel.call("umount2", b"/tmp", kernel.MNT_DETACH)
     child, gate = first.fork_script(lambda: _give_everything_up(shape, program))
     first.say_ready(control)

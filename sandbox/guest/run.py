@@ -13,7 +13,11 @@ from _frozen_importlib_external import SourceFileLoader
 
 REPORT = "/run/report"
 _WORKSPACE, _PROGRAMS = "/workspace/", "/opt/spillbox/"
-_OURS = ("first", "init", "kernel", "launcher", "preload_office", "preload_plain", "run", "wire")
+OURS = (
+    "first", "frames", "fresh", "init", "kernel", "launcher", "preload_office", "preload_plain", "run", "wire", "worker",
+    "worker_tree",
+)  # fmt: skip
+"""Modules that no script sees."""
 _REHEARSAL = """
 import sys
 def function(n):
@@ -43,7 +47,7 @@ def run_script(path, arguments):
         __doc__=None,
     )
     sys.modules["__main__"] = main
-    for ours in _OURS:
+    for ours in OURS:
         sys.modules.pop(ours, None)
     if "threading" in sys.modules:
         sys.modules["threading"].main_thread()._set_native_id()  # it was imported in a process above this one

@@ -29,6 +29,9 @@ message, of one exact form, after BEGUN.
 BORN, READY, STANDING, BEGUN = b"BORN 1", b"READY 1", b"STANDING 1", b"BEGUN"
 MAX_MESSAGE_BYTES = 128 * 1024
 
+FRESH = "/"
+"""In the place of a folder in GO, where there is one process 1 for many runs: in an interpreter that has imported nothing."""
+
 _FILTERS, _SPAWN, _UP = b"FILTERS ", b"SPAWN ", b"UP 1 "
 
 

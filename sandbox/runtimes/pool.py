@@ -103,7 +103,7 @@ class Pool:
         """A jail for these limits: a spare one, or a new one. Raises `Down` if there can be none."""
         order = _Order(limits, Future())
         assert order.waiting is not None  # noqa: S101  for the type checker
-        spare_will_do = _shape(limits) == _shape(self._limits)
+        spare_will_do = limits.shape == self._limits.shape
         with self._changed:
             while spare_will_do and self._spares:
                 jail = self._spares.popleft()
@@ -296,10 +296,3 @@ def _give(order: _Order, result: Jail | BaseException) -> bool:
     except InvalidStateError:  # cancelled
         return False
     return True
-
-
-def _shape(limits: Limits) -> tuple[int, ...]:
-    """Of the limits, those that a jail is made with; the others are kept by the service, or come with GO."""
-    return (
-        limits.memory_bytes, limits.processes, limits.file_bytes, limits.workspace_bytes, limits.workspace_files, limits.tmp_bytes
-    )  # fmt: skip

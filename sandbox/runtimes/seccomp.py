@@ -38,6 +38,9 @@ FOR_LAUNCHERS = (
 )  # fmt: skip
 """What a launcher, and process 1 of its jails, need besides: to make namespaces and mounts, and to give up their rights."""
 
+FOR_WORKERS = ("prctl", "setresuid", "setresgid")
+"""What process 1 of a container needs besides: to load the script's filter, which is stricter again."""
+
 FOR_PROGRAMS = ("fdatasync", "fsync", "msync")
 """What programs that write to the host's own disk need besides: to know that it is written."""
 
@@ -71,6 +74,35 @@ def program(
             code += _by_argument(_number(name, machine), rule["index"], fits, otherwise=_error(rule["error"]))
     code += _return(_error("ENOSYS"))
     return b"".join(struct.pack("=HBBI", *instruction) for instruction in code)
+
+
+def container_profile(policy_file: Path = POLICY_FILE) -> dict[str, Any]:
+    """The policy as a seccomp profile of the engine of containers, and what process 1 of one needs besides.
+
+    The format is that of Docker's `profile.json`: a call that no rule names gets the default error. What the policy would end
+    a process for gets that error here: the engine's own programs, which the profile binds too, try what the kernel has.
+    """
+    policy = tomllib.loads(policy_file.read_text())
+    allowed = [*policy["allow"], *(name for key in policy if key.startswith("allow_") for name in policy[key])]
+    rules: list[dict[str, Any]] = [{"names": [*allowed, *FOR_WORKERS], "action": "SCMP_ACT_ALLOW"}]
+    rules += [
+        {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": getattr(errno, name)}
+        for name, names in policy["errors"].items()
+    ]
+    mask = policy["clone"]["forbidden_flags"]
+    unmasked = {"index": 0, "value": mask, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}
+    rules.append({"names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": [unmasked]})
+    for rule in policy["argument"]:
+        names = [name for name in rule["calls"] if name not in FOR_WORKERS]
+        for value in rule["allow"] if names else ():
+            args = [{"index": rule["index"], "value": value, "op": "SCMP_CMP_EQ"}]
+            rules.append({"names": names, "action": "SCMP_ACT_ALLOW", "args": args})
+    return {
+        "defaultAction": "SCMP_ACT_ERRNO",
+        "defaultErrnoRet": errno.ENOSYS,
+        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_AARCH64"],
+        "syscalls": rules,
+    }
 
 
 _Code = list[tuple[int, int, int, int]]

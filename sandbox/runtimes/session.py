@@ -22,12 +22,12 @@ from typing import TypeVar
 
 from sandbox.errors import JailLost
 from sandbox.guest import wire
-from sandbox.job import Execution, FileChange, Job, Skipped, Status
+from sandbox.job import Execution, FileChange, Job, Limits, Skipped, Status
 from sandbox.runtimes.cgroups import Counters
 from sandbox.runtimes.jail import Jail
 from sandbox.runtimes.process_tree import proportional_memory_bytes
 from sandbox.runtimes.streams import Capture, OnOutput
-from sandbox.workspace import Manifest, Workspace
+from sandbox.workspace import FolderTree, Manifest, Workspace
 
 T = TypeVar("T")
 
@@ -62,6 +62,38 @@ class Outcome:
         self.stderr.close()
 
 
+class Printed:
+    """What a run prints: kept, and handed on to who follows it, on the event loop that runs at the beginning."""
+
+    def __init__(self, workspace: Workspace, limits: Limits, on_output: OnOutput | None) -> None:
+        kept = {"text_bytes": limits.output_text_bytes, "disk_bytes": limits.output_disk_bytes}
+        self.stdout = Capture("stdout", folder=workspace.spool_folder, **kept)
+        self.stderr = Capture("stderr", folder=workspace.spool_folder, **kept)
+        self._limit_bytes = limits.output_disk_bytes
+        self._on_output = on_output
+        self._loop = asyncio.get_running_loop()
+        self._room = threading.Semaphore(_WAITING_READS)
+
+    def take(self, capture: Capture, data: bytes) -> str:
+        """Keep more of it, from any thread; says why the run must be stopped for it, if it must."""
+        fits = capture.feed(data)
+        if self._on_output is not None:
+            # A loop that is behind holds the script up, and not the memory; but never the run's clock for long.
+            self._room.acquire(timeout=_LOOK_SECONDS)
+            self._loop.call_soon_threadsafe(self._hand_on, self._on_output, capture.name, data)
+        if fits:
+            return ""
+        is_full = self.stdout.disk_is_full or self.stderr.disk_is_full
+        return f"It printed more than {'the disk of the service can hold now' if is_full else f'{self._limit_bytes:,} bytes'}."
+
+    def _hand_on(self, on_output: OnOutput, name: str, data: bytes) -> None:
+        """On the event loop."""
+        try:
+            on_output(name, data)
+        finally:
+            self._room.release()
+
+
 class Session:
     """One run in one jail; used once."""
 
@@ -76,18 +108,11 @@ class Session:
         self._job = job
         self._workspace = workspace
         self._folder = folder
-        self._on_output = on_output
-        self._loop = asyncio.get_running_loop()
-        self._room = threading.Semaphore(_WAITING_READS)
         self._cancelled = False
         self._saw_kill = False
         self._begun = False
-        limits = job.limits
-        kept = {"text_bytes": limits.output_text_bytes, "disk_bytes": limits.output_disk_bytes}
-        self._outcome = Outcome(
-            stdout=Capture("stdout", folder=workspace.spool_folder, **kept),
-            stderr=Capture("stderr", folder=workspace.spool_folder, **kept),
-        )
+        self._printed = Printed(workspace, job.limits, on_output)
+        self._outcome = Outcome(stdout=self._printed.stdout, stderr=self._printed.stderr)
         channels = jail.channels
         self._streams = {channels.stdout_fd: self._outcome.stdout, channels.stderr_fd: self._outcome.stderr}
 
@@ -104,7 +129,8 @@ class Session:
         Raises `JailLost` if the jail ended before it could be told to go, `Unfit` if ``unfit`` says so of the files.
         """
         try:
-            manifest = self._workspace.copy_in(self._jail.workspace_fd, self._jail.identity, only=self._job.inputs)
+            with self._tree() as tree:
+                manifest = self._workspace.copy_in(tree, only=self._job.inputs)
             if unfit(manifest):
                 raise Unfit
             self._let_run()
@@ -181,22 +207,9 @@ class Session:
             data = os.read(fd, _READ_BYTES)
         except BlockingIOError:
             return False
-        if data:
-            capture = self._streams[fd]
-            if not capture.feed(data):
-                self._over_output_limit()
-            if self._on_output is not None:
-                # A loop that is behind holds the script up, and not the memory; but never the run's clock for long.
-                self._room.acquire(timeout=_LOOK_SECONDS)
-                self._loop.call_soon_threadsafe(self._hand_on, self._on_output, capture.name, data)
+        if data and (why := self._printed.take(self._streams[fd], data)):
+            self._stop(Status.OUTPUT_LIMIT, why)
         return bool(data)
-
-    def _hand_on(self, on_output: OnOutput, name: str, data: bytes) -> None:
-        """On the event loop."""
-        try:
-            on_output(name, data)
-        finally:
-            self._room.release()
 
     def _look(self, deadline: float) -> None:
         """Stop a run over its processor time, or over its memory: at once, and not only when its main process notices."""
@@ -221,12 +234,6 @@ class Session:
             self._outcome.stopped, self._outcome.stop_reason = status, reason
         self._jail.kill()
 
-    def _over_output_limit(self) -> None:
-        limit = self._job.limits.output_disk_bytes
-        full = self._outcome.stdout.disk_is_full or self._outcome.stderr.disk_is_full
-        more = "the service's disk can hold now" if full else f"{limit:,} bytes"
-        self._stop(Status.OUTPUT_LIMIT, f"It printed more than {more}.")
-
     def _take(self, manifest: Manifest) -> Outcome:
         """Take what the run left."""
         outcome, jail = self._outcome, self._jail
@@ -234,8 +241,12 @@ class Session:
         outcome.workspace_full = space.f_bavail == 0 or space.f_ffree == 0
         outcome.report = self._workspace.read_report(jail.report_fd, jail.identity, max_bytes=_MAX_REPORT_BYTES)
         if self._job.keeps_outputs:
-            outcome.changes, outcome.skipped = self._workspace.commit(jail.workspace_fd, jail.identity, manifest)
+            with self._tree() as tree:
+                outcome.changes, outcome.skipped = self._workspace.commit(tree, manifest)
         return outcome
+
+    def _tree(self) -> FolderTree:
+        return FolderTree(self._jail.workspace_fd, self._jail.identity)
 
 
 class Unfit(Exception):

@@ -28,8 +28,9 @@ from sandbox.runtimes.nsjail_config import LAUNCHER_CONFIG_FILE, Walls
 from sandbox.runtimes.nsjail_process import find_nsjail
 from sandbox.runtimes.pool import Down, Pool
 from sandbox.runtimes.session import Session, Unfit, let_go, on_thread
+from sandbox.runtimes.shadows import shadows
 from sandbox.runtimes.streams import OnOutput
-from sandbox.workspace import GUEST_PATH, Manifest, Workspace
+from sandbox.workspace import Workspace
 
 KINDS = ("plain", "office")
 """Of launchers: a script that names no office library gets a jail without them, which is smaller and so faster still."""
@@ -127,7 +128,7 @@ class WarmRuntime:
         jail = await pool.take(job.limits)
         try:
             session = Session(jail, job, workspace, folder=folder, on_output=on_output)
-            work = partial(session.run, judge, unfit=partial(_shadows, job.script_path, pool.modules))
+            work = partial(session.run, judge, unfit=partial(shadows, job.script_path, pool.modules))
             return await on_thread(self._threads, work, cancel=session.cancel)
         finally:
             pool.bury(jail)
@@ -135,23 +136,6 @@ class WarmRuntime:
     async def close(self) -> None:
         await self._cold.close()
         await asyncio.to_thread(self._close)
-
-
-def _shadows(script_path: str, modules: frozenset[str], manifest: Manifest) -> bool:
-    """Whether an import in the script could mean a file of the workspace, where a fresh interpreter would find it first."""
-    if not script_path.startswith(f"{GUEST_PATH}/"):
-        return False
-    *folder, _ = os.fsencode(script_path.removeprefix(f"{GUEST_PATH}/")).split(b"/")
-    depth = len(folder)
-    for segments in manifest.files:
-        if list(segments[:depth]) != folder or len(segments) > depth + 2:
-            continue
-        name, _, kind = segments[-1].partition(b".")
-        if len(segments) == depth + 2:
-            name = segments[-2] if name == b"__init__" else b""
-        if kind.rpartition(b".")[2] in (b"py", b"pyc", b"so") and os.fsdecode(name) in modules:
-            return True
-    return False
 
 
 def _close(threads: ThreadPoolExecutor, pools: tuple[Pool, ...], groups: CgroupHost | None) -> None:

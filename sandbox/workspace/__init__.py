@@ -9,23 +9,39 @@ workspace   the workspace itself: quota, read-only folders, errors that say what
 """
 
 from sandbox.workspace.disk import Disk
-from sandbox.workspace.paths import GUEST_PATH, guest_name, name_of, near_paths, segments_of, tool_path
-from sandbox.workspace.transfer import Manifest
-from sandbox.workspace.tree import Identity
+from sandbox.workspace.paths import (
+    GUEST_PATH,
+    MAX_DEPTH,
+    Segments,
+    guest_name,
+    name_of,
+    near_paths,
+    segments_of,
+    tool_path,
+)
+from sandbox.workspace.transfer import FolderTree, GuestTree, Manifest, too_deep
+from sandbox.workspace.tree import Entry, Identity, pages
 from sandbox.workspace.workspace import READ_ONLY_FOLDERS, FileInfo, Workspace, Workspaces
 
 __all__ = [
     "GUEST_PATH",
+    "MAX_DEPTH",
     "READ_ONLY_FOLDERS",
     "Disk",
+    "Entry",
     "FileInfo",
+    "FolderTree",
+    "GuestTree",
     "Identity",
     "Manifest",
+    "Segments",
     "Workspace",
     "Workspaces",
     "guest_name",
     "name_of",
     "near_paths",
+    "pages",
     "segments_of",
+    "too_deep",
     "tool_path",
 ]

@@ -1,9 +1,10 @@
 """What goes into a run's tmpfs, and what is taken out of it.
 
 A guest never touches the host's disk. It works on a tmpfs of its own, whose size and inode limits are the quota, and
-the kernel holds them. `copy_in` fills it before the run, `commit` takes the changes after all of the run's processes are
-gone: regular files and folders only, bounded, never through a link. So a link, FIFO or device that a guest makes never
-exists on the host's disk, and a run that dies half-way leaves the files as they were.
+the kernel holds them; `GuestTree` is how the service reaches it. `copy_in` fills it before the run, `commit` takes the
+changes after all of the run's processes are gone: regular files and folders only, bounded, never through a link. So a
+link, FIFO or device that a guest makes never exists on the host's disk, and a run that dies half-way leaves the files as
+they were.
 """
 
 import errno
@@ -11,6 +12,7 @@ import os
 import stat
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from sandbox.errors import QuotaExceeded
 from sandbox.job import FileChange, Skipped
@@ -31,24 +33,95 @@ class Manifest:
     folders: set[Segments] = field(default_factory=set)
 
 
+class GuestTree(Protocol):
+    """The files of a run, wherever they are. It is touched only while nothing of the guest lives; methods raise OSError."""
+
+    def make_folder(self, segments: Segments) -> None:
+        """Make one; the folder above it was made before."""
+
+    def put(self, segments: Segments, source: int, status: os.stat_result) -> None:
+        """Make a file with the content of an open one, and its time."""
+
+    def filled(self) -> None:
+        """Wait until all is there that was made."""
+
+    def entries(self, leave_out: frozenset[bytes], skipped: list[Skipped]) -> list[Entry]:
+        """Everything that the guest left, sorted; with the reason in ``skipped`` what is not looked into."""
+
+    def open_file(self, segments: Segments) -> int:
+        """A descriptor for reading a file from its start; the caller closes it."""
+
+
+class FolderTree(Tree):
+    """A `GuestTree` by the descriptor of a folder that this machine's kernel has, with the guest's own rights there."""
+
+    def __init__(self, fd: int, identity: Identity) -> None:
+        super().__init__(fd)
+        self._identity = identity
+
+    def make_folder(self, segments: Segments) -> None:
+        with acting_as(self._identity):
+            os.mkdir(segments[-1], 0o755, dir_fd=self.parent(segments))
+
+    def put(self, segments: Segments, source: int, status: os.stat_result) -> None:
+        with acting_as(self._identity):
+            target = os.open(segments[-1], CREATE, 0o644, dir_fd=self.parent(segments))
+        try:
+            copy(source, target, status.st_size)
+            os.utime(target, ns=(status.st_mtime_ns, status.st_mtime_ns))
+        finally:
+            os.close(target)
+
+    def filled(self) -> None:
+        """It is."""
+
+    def entries(self, leave_out: frozenset[bytes], skipped: list[Skipped]) -> list[Entry]:
+        def prepare(parent: int, segments: Segments, status: os.stat_result) -> bool:
+            name = segments[-1]
+            if name == _NEVER_KEPT or (len(segments) == 1 and name in leave_out):
+                return False
+            is_folder = stat.S_ISDIR(status.st_mode)
+            if (is_folder or stat.S_ISREG(status.st_mode)) and status.st_mode & 0o700 != 0o700:
+                os.chmod(
+                    name, status.st_mode | 0o700, dir_fd=parent
+                )  # no process of the guest lives that could swap it
+            if is_folder and len(segments) >= MAX_DEPTH:
+                skipped.append(too_deep(segments))
+                return False
+            return True
+
+        with acting_as(self._identity):
+            os.fchmod(self.fd, 0o755)
+            return sorted(self.walk(prepare), key=lambda entry: entry[0])
+
+    def open_file(self, segments: Segments) -> int:
+        with acting_as(self._identity):
+            return super().open_file(segments)
+
+
+def too_deep(segments: Segments) -> Skipped:
+    """A folder in which no path of a tool can lead to anything."""
+    return Skipped(path=name_of(segments), reason=f"more than {MAX_DEPTH} folders deep")
+
+
 def copy_in(
-    store: Store, guest_fd: int, identity: Identity, *, leave_out: frozenset[bytes], only: Iterable[Segments] | None
+    store: Store, guest: GuestTree, *, leave_out: frozenset[bytes], only: Iterable[Segments] | None
 ) -> Manifest:
-    """Copy files into the empty tmpfs at ``guest_fd``, all but those in the top folders ``leave_out``."""
+    """Copy files into the empty tree of a run, all but those in the top folders ``leave_out``."""
     manifest = Manifest()
     wanted = None if only is None else set(only)
-    with Tree.at(store.files) as ours, Tree(guest_fd) as guest:
+    with Tree.at(store.files) as ours:
         try:
             for segments, status in store.entries(leave_out=leave_out):
                 if _NEVER_KEPT in segments:
                     continue
                 if stat.S_ISDIR(status.st_mode):
-                    with acting_as(identity):
-                        os.mkdir(segments[-1], 0o755, dir_fd=guest.parent(segments))
+                    guest.make_folder(segments)
                     manifest.folders.add(segments)
                 elif wanted is None or segments in wanted:
-                    _put(ours, guest, segments, status, identity)
+                    _put(ours, guest, segments, status)
                     manifest.files.add(segments)
+            guest.filled()
         except OSError as fault:
             if fault.errno != errno.ENOSPC:
                 raise
@@ -58,29 +131,23 @@ def copy_in(
     return manifest
 
 
-def _put(ours: Tree, guest: Tree, segments: Segments, status: os.stat_result, identity: Identity) -> None:
+def _put(ours: Tree, guest: GuestTree, segments: Segments, status: os.stat_result) -> None:
     source = ours.open_file(segments)
     try:
-        with acting_as(identity):
-            target = os.open(segments[-1], CREATE, 0o644, dir_fd=guest.parent(segments))
-        try:
-            copy(source, target, status.st_size)
-            os.utime(target, ns=(status.st_mtime_ns, status.st_mtime_ns))
-        finally:
-            os.close(target)
+        guest.put(segments, source, status)
     finally:
         os.close(source)
 
 
 def commit(
-    store: Store, guest_fd: int, identity: Identity, manifest: Manifest, *, leave_out: frozenset[bytes], max_bytes: int
+    store: Store, guest: GuestTree, manifest: Manifest, *, leave_out: frozenset[bytes], max_bytes: int
 ) -> tuple[list[FileChange], list[Skipped]]:
     """Take what a run changed in its tmpfs; call it only when every process of the run is gone.
 
     Gives the changes and what was left out, with the reason. A file that is equal to the one on disk is no change.
     """
     skipped: list[Skipped] = []
-    entries = _guest_entries(guest_fd, identity, leave_out, skipped)
+    entries = guest.entries(leave_out, skipped)
     folders = [segments for segments, status in entries if stat.S_ISDIR(status.st_mode)]
     # What was there before comes first: neither a quota nor a second name of a file may cost an older file its place.
     by_age = sorted(entries, key=lambda entry: (entry[0] not in manifest.files, entry[0]))
@@ -88,36 +155,13 @@ def commit(
     # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
     blocked = {segments for segments, _ in wanted if store.is_folder(segments)}
     gone = manifest.folders - set(folders)
-    with Tree(guest_fd) as guest:
-        changes = [_replace(store, segments) for segments in folders]
-        changes += [_take(store, guest, identity, entry) for entry in wanted if entry[0] not in blocked]
-        changes += [_delete(store, segments) for segments in manifest.files - {segments for segments, _ in wanted}]
-        for segments in sorted(gone, reverse=True):
-            store.drop_folder(segments)
-        changes += [_take(store, guest, identity, entry) for entry in wanted if entry[0] in blocked]
+    changes = [_replace(store, segments) for segments in folders]
+    changes += [_take(store, guest, entry) for entry in wanted if entry[0] not in blocked]
+    changes += [_delete(store, segments) for segments in manifest.files - {segments for segments, _ in wanted}]
+    for segments in sorted(gone, reverse=True):
+        store.drop_folder(segments)
+    changes += [_take(store, guest, entry) for entry in wanted if entry[0] in blocked]
     return sorted((change for change in changes if change), key=lambda change: change.path), skipped
-
-
-def _guest_entries(
-    guest_fd: int, identity: Identity, leave_out: frozenset[bytes], skipped: list[Skipped]
-) -> list[Entry]:
-    """Everything that the guest left, sorted, after its owner was given back the right to read it."""
-
-    def prepare(parent: int, segments: Segments, status: os.stat_result) -> bool:
-        name = segments[-1]
-        if name == _NEVER_KEPT or (len(segments) == 1 and name in leave_out):
-            return False
-        is_folder = stat.S_ISDIR(status.st_mode)
-        if (is_folder or stat.S_ISREG(status.st_mode)) and status.st_mode & 0o700 != 0o700:
-            os.chmod(name, status.st_mode | 0o700, dir_fd=parent)  # no process of the guest lives that could swap it
-        if is_folder and len(segments) >= MAX_DEPTH:
-            skipped.append(Skipped(path=name_of(segments), reason=f"more than {MAX_DEPTH} folders deep"))
-            return False
-        return True
-
-    with acting_as(identity), Tree(guest_fd) as guest:
-        os.fchmod(guest.fd, 0o755)
-        return sorted(guest.walk(prepare), key=lambda entry: entry[0])
 
 
 def _choose(entries: list[Entry], skipped: list[Skipped], max_bytes: int) -> list[Entry]:
@@ -154,10 +198,9 @@ def _reason_to_skip(segments: Segments, status: os.stat_result, first_link: Segm
     return kinds.get(stat.S_IFMT(status.st_mode), "not a regular file")
 
 
-def _take(store: Store, guest: Tree, identity: Identity, entry: Entry) -> FileChange | None:
+def _take(store: Store, guest: GuestTree, entry: Entry) -> FileChange | None:
     segments, status = entry
-    with acting_as(identity):
-        source = guest.open_file(segments)
+    source = guest.open_file(segments)
     try:
         old = store.size(segments)
         # Times are no proof that a file is as it was: a write through mmap(2) may leave them alone on tmpfs.

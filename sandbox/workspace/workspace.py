@@ -24,7 +24,7 @@ from sandbox.workspace import transfer
 from sandbox.workspace.disk import BoundedFile, Disk
 from sandbox.workspace.paths import Segments, name_of, near_paths, segments_of
 from sandbox.workspace.store import Store
-from sandbox.workspace.transfer import Manifest
+from sandbox.workspace.transfer import GuestTree, Manifest
 from sandbox.workspace.tree import OPEN_FILE, Identity, acting_as, pages, write_all
 
 READ_ONLY_FOLDERS = ("results", "errors")
@@ -293,16 +293,16 @@ class Workspace:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def copy_in(self, guest_fd: int, identity: Identity, *, only: Iterable[str] | None = None) -> Manifest:
-        """Copy the files that a guest may write into the empty tmpfs at ``guest_fd``; see `transfer`."""
+    def copy_in(self, guest: GuestTree, *, only: Iterable[str] | None = None) -> Manifest:
+        """Copy the files that a guest may write into the empty tree of a run; see `transfer`."""
         self._disk.take(0)
         wanted = None if only is None else [segments_of(path) for path in only]
-        return transfer.copy_in(self._store, guest_fd, identity, leave_out=_READ_ONLY, only=wanted)
+        return transfer.copy_in(self._store, guest, leave_out=_READ_ONLY, only=wanted)
 
-    def commit(self, guest_fd: int, identity: Identity, manifest: Manifest) -> tuple[list[FileChange], list[Skipped]]:
-        """Take what a run changed in its tmpfs, when every process of the run is gone; see `transfer`."""
+    def commit(self, guest: GuestTree, manifest: Manifest) -> tuple[list[FileChange], list[Skipped]]:
+        """Take what a run changed in its tree, when every process of the run is gone; see `transfer`."""
         changes, skipped = transfer.commit(
-            self._store, guest_fd, identity, manifest, leave_out=_READ_ONLY, max_bytes=self.limits.workspace_bytes
+            self._store, guest, manifest, leave_out=_READ_ONLY, max_bytes=self.limits.workspace_bytes
         )
         self._disk.note(sum(change.bytes for change in changes if change.change != "deleted"))
         return changes, skipped

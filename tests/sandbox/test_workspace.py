@@ -8,7 +8,7 @@ import pytest
 
 from sandbox.errors import InvalidPath, InvalidWorkspace, NotFound, QuotaExceeded, ReadOnly, TooLarge
 from sandbox.job import Limits
-from sandbox.workspace import Identity, Manifest, Workspace, Workspaces, name_of, near_paths, segments_of
+from sandbox.workspace import FolderTree, Identity, Manifest, Workspace, Workspaces, name_of, near_paths, segments_of
 
 ME = Identity(os.geteuid(), os.getegid())
 
@@ -133,9 +133,9 @@ def test_what_went_in_comes_back_as_no_change(workspace: Workspace, guest: Path)
     workspace.write("a/b.txt", b"content")
     workspace.write_own("results", ".json", [b"[]"])
     fd = _open(guest)
-    manifest = workspace.copy_in(fd, ME)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
     assert sorted(str(p.relative_to(guest)) for p in guest.rglob("*")) == ["a", "a/b.txt", "scripts"]
-    assert workspace.commit(fd, ME, manifest) == ([], [])
+    assert workspace.commit(FolderTree(fd, ME), manifest) == ([], [])
     os.close(fd)
 
 
@@ -143,7 +143,7 @@ def test_only_wanted_files_go_in(workspace: Workspace, guest: Path) -> None:
     for name in ("a", "b"):
         workspace.write(name, b"x")
     fd = _open(guest)
-    assert workspace.copy_in(fd, ME, only=["b"]).files == {(b"b",)}
+    assert workspace.copy_in(FolderTree(fd, ME), only=["b"]).files == {(b"b",)}
     os.close(fd)
 
 
@@ -157,7 +157,7 @@ def test_a_run_can_not_fill_the_hosts_disk_by_sparse_or_linked_files(tmp_path: P
     for number in range(20):
         os.link(guest / "a", guest / f"link{number:02}")
     fd = _open(guest)
-    changes, skipped = workspace.commit(fd, ME, Manifest())
+    changes, skipped = workspace.commit(FolderTree(fd, ME), Manifest())
     os.close(fd)
     assert [c.path for c in changes] == ["a", "sparse0", "sparse1", "sparse2"]
     assert {s.reason for s in skipped} == {
@@ -171,14 +171,14 @@ def test_a_file_and_a_folder_may_change_places(workspace: Workspace, guest: Path
     workspace.write("was-file", b"x")
     workspace.write("was-folder/inner", b"x")
     fd = _open(guest)
-    manifest = workspace.copy_in(fd, ME)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
     (guest / "was-file").unlink()
     (guest / "was-file").mkdir()
     (guest / "was-file/now").write_bytes(b"1")
     (guest / "was-folder/inner").unlink()
     (guest / "was-folder").rmdir()
     (guest / "was-folder").write_bytes(b"2")
-    changes, _ = workspace.commit(fd, ME, manifest)
+    changes, _ = workspace.commit(FolderTree(fd, ME), manifest)
     os.close(fd)
     assert {(c.path, c.change) for c in changes} == {
         ("was-file", "deleted"), ("was-file/now", "created"), ("was-folder/inner", "deleted"), ("was-folder", "created"),
@@ -199,10 +199,10 @@ def test_looking_into_a_workspace_leaves_no_trace(workspaces: Workspaces) -> Non
 def test_a_folder_can_be_deleted_and_an_empty_one_is_listed(workspace: Workspace, guest: Path) -> None:
     workspace.write("a/b/c.txt", b"x")
     fd = _open(guest)
-    manifest = workspace.copy_in(fd, ME)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
     (guest / "a/b/c.txt").unlink()
     (guest / "left").mkdir()
-    workspace.commit(fd, ME, manifest)
+    workspace.commit(FolderTree(fd, ME), manifest)
     os.close(fd)
     assert [info.path for info in workspace.list_files()] == ["a/b/", "left/"]
     workspace.delete("left/")
@@ -216,7 +216,7 @@ def test_a_script_finds_a_free_name_whatever_a_guest_left(workspace: Workspace, 
     (guest / "scripts").mkdir()
     (guest / "scripts/0001.py").mkdir()
     (guest / "scripts/0002.py").write_bytes(b"taken")
-    workspace.commit(fd, ME, Manifest())
+    workspace.commit(FolderTree(fd, ME), Manifest())
     os.close(fd)
     assert workspace.write_script("mine") == "scripts/0003.py"
 
@@ -225,7 +225,7 @@ def test_a_file_can_not_take_the_place_of_the_scripts(workspace: Workspace, gues
     workspace.make()
     fd = _open(guest)
     (guest / "scripts").write_bytes(b"x")
-    changes, skipped = workspace.commit(fd, ME, Manifest())
+    changes, skipped = workspace.commit(FolderTree(fd, ME), Manifest())
     os.close(fd)
     assert (changes, [s.path for s in skipped]) == ([], ["scripts"])
     workspace.write_script("1")
@@ -235,10 +235,10 @@ def test_sparse_files_do_not_push_a_workspace_over_its_quota(tmp_path: Path, gue
     workspace = Workspaces(tmp_path, limits=Limits(workspace_bytes=4 << 20, file_bytes=4 << 20)).open("w")
     workspace.write("z", bytes(3 << 20))
     fd = _open(guest)
-    manifest = workspace.copy_in(fd, ME)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
     with (guest / "a").open("wb") as file:
         file.truncate(3 << 20)
-    workspace.commit(fd, ME, manifest)
+    workspace.commit(FolderTree(fd, ME), manifest)
     os.close(fd)
     assert workspace.usage()[0] <= 4 << 20
 
@@ -250,7 +250,7 @@ def test_any_time_and_any_right_that_a_guest_sets_is_taken(workspace: Workspace,
     os.utime(guest / "t", (2**33, 2**33))
     (guest / "t").chmod(0)
     guest.chmod(0)
-    workspace.commit(fd, ME, Manifest())
+    workspace.commit(FolderTree(fd, ME), Manifest())
     os.close(fd)
     assert [info.path for info in workspace.list_files()] == ["t"]
     workspace.delete("t")
@@ -270,9 +270,9 @@ def test_hostile_names_do_not_make_an_error_slow(workspace: Workspace) -> None:
 def test_a_second_name_never_costs_a_file_its_first(workspace: Workspace, guest: Path) -> None:
     workspace.write("report.txt", b"precious")
     fd = _open(guest)
-    manifest = workspace.copy_in(fd, ME)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
     os.link(guest / "report.txt", guest / "backup.txt")
-    changes, skipped = workspace.commit(fd, ME, manifest)
+    changes, skipped = workspace.commit(FolderTree(fd, ME), manifest)
     os.close(fd)
     assert (changes, [s.path for s in skipped]) == ([], ["backup.txt"])
     assert workspace.read_bytes("report.txt") == b"precious"
@@ -282,11 +282,11 @@ def test_large_neighbours_never_cost_an_older_file_its_place(tmp_path: Path, gue
     workspace = Workspaces(tmp_path, limits=Limits(workspace_bytes=4 << 20, file_bytes=4 << 20)).open("w")
     workspace.write("z.txt", b"precious")
     fd = _open(guest)
-    manifest = workspace.copy_in(fd, ME)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
     for number in range(3):
         with (guest / f"a{number}").open("wb") as file:
             file.truncate(2 << 20)
-    workspace.commit(fd, ME, manifest)
+    workspace.commit(FolderTree(fd, ME), manifest)
     os.close(fd)
     assert workspace.read_bytes("z.txt") == b"precious"
     assert workspace.usage()[0] <= 4 << 20
@@ -295,9 +295,9 @@ def test_large_neighbours_never_cost_an_older_file_its_place(tmp_path: Path, gue
 def test_an_upload_in_a_folder_of_byte_code_stays(workspace: Workspace, guest: Path) -> None:
     workspace.write("__pycache__/mine.txt", b"x")
     fd = _open(guest)
-    manifest = workspace.copy_in(fd, ME)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
     assert not (guest / "__pycache__").exists()
-    workspace.commit(fd, ME, manifest)
+    workspace.commit(FolderTree(fd, ME), manifest)
     os.close(fd)
     assert workspace.read_bytes("__pycache__/mine.txt") == b"x"
 

@@ -1,0 +1,108 @@
+"""Both ends of the stream between the service and process 1 of a container: frames, each a kind, a length and a payload.
+
+    worker  -> service   UP: what it is                                    (no guest code has run)
+    service -> worker    SETUP: limits; FILTER: the script's seccomp program
+    service -> worker    PRELOAD                                           UP again
+    service -> worker    FOLDER, FILE and its DATA, again and again; FILLED      FILLED: 0, or an error number
+    service -> worker    GO                                                BEGUN, then OUT and ERR as they come
+    service -> worker    KILL, if it must end before its time
+    worker  -> service   DONE: how it ended                                (nothing of the guest lives any more)
+    service -> worker    LIST                                              ENTRY for each, END
+    service -> worker    GET: a path                                       DATA, END
+    service -> worker    WIPE                                              WIPED: all is as it was before FOLDER
+    either side closes: the other gives up
+
+A container's standard streams are all that every engine of containers carries, so it is not the wire of a jail. Only
+process 1 holds the container's end. The service treats what it reads as hostile all the same: kinds are expected, lengths bounded.
+"""
+
+import os
+
+HEAD_BYTES = 5
+MAX_FRAME_BYTES = 256 * 1024
+
+(
+    UP,
+    SETUP,
+    FILTER,
+    PRELOAD,
+    FOLDER,
+    FILE,
+    DATA,
+    FILLED,
+    GO,
+    BEGUN,
+    OUT,
+    ERR,
+    KILL,
+    DONE,
+    LIST,
+    ENTRY,
+    END,
+    GET,
+    WIPE,
+    WIPED,
+) = range(1, 21)
+
+_NUMBERS = ((4, False), (8, False), (8, False), (8, True))  # bytes and sign of mode, size, inode, time in ns
+
+
+def encode(kind: int, payload: bytes = b"") -> bytes:
+    """A frame as bytes."""
+    return kind.to_bytes(1, "big") + len(payload).to_bytes(4, "big") + payload
+
+
+def decode_head(head: bytes) -> tuple[int, int]:
+    """Kind and length of a frame; raises ValueError if it is longer than any is."""
+    length = int.from_bytes(head[1:], "big")
+    if length > MAX_FRAME_BYTES:
+        raise ValueError("a frame is too long")
+    return head[0], length
+
+
+def encode_entry(mode: int, size: int, inode: int, modified_ns: int, path: bytes) -> bytes:
+    """The payload of FILE and ENTRY: numbers of stat(2), and the path as bytes, from the workspace's folder."""
+    numbers = zip((mode, size, inode, modified_ns), _NUMBERS)
+    return b"".join(value.to_bytes(count, "big", signed=signed) for value, (count, signed) in numbers) + path
+
+
+def decode_entry(payload: bytes) -> tuple[int, int, int, int, bytes]:
+    """Mode, size, inode, time in ns, and the path; raises ValueError if it is cut."""
+    values: list[int] = []
+    start = 0
+    for count, signed in _NUMBERS:
+        values.append(int.from_bytes(payload[start : start + count], "big", signed=signed))
+        start += count
+    if len(payload) <= start:
+        raise ValueError("an entry is cut")
+    mode, size, inode, modified_ns = values
+    return mode, size, inode, modified_ns, payload[start:]
+
+
+class Stream:
+    """Process 1's end, over two descriptors."""
+
+    def __init__(self, read_fd, write_fd):
+        self.read_fd = read_fd
+        self._write_fd = write_fd
+
+    def receive(self):
+        """The next frame; process 1 leaves when there is none, and the kernel kills all else in its container."""
+        kind, length = decode_head(self._exactly(HEAD_BYTES))
+        return kind, self._exactly(length)
+
+    def _exactly(self, count):
+        parts = []
+        while count:
+            part = os.read(self.read_fd, count)
+            if not part:
+                os._exit(0)
+            parts.append(part)
+            count -= len(part)
+        return b"".join(parts)
+
+    def send(self, kind, payload=b""):
+        """Send a frame; blocks while the service does not read."""
+        view = memoryview(encode(kind, payload))
+        while view:
+            view = view[os.write(self._write_fd, view) :]

@@ -1,0 +1,198 @@
+"""The files of a run in a container: filled in, listed, given, wiped. Called only while nothing of the guest lives."""
+
+import os
+import stat
+
+import frames
+
+WORKSPACE, REPORT = "/workspace", "/run/report"
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_READ_BYTES = 128 * 1024
+_MAX_DEPTH = 32
+_MAX_REPORT_BYTES = 1 << 20
+
+
+class Filling:
+    """Takes what the service sends into the empty workspace; after an error it takes nothing more, and tells of it."""
+
+    def __init__(self):
+        self.error = 0
+        self._fd = -1
+        self._modified_ns = 0
+
+    def folder(self, path):
+        """Make one."""
+        self._try(lambda: _within(path, lambda name, parent: os.mkdir(name, 0o755, dir_fd=parent)))
+
+    def file(self, payload):
+        """Begin a file; the one before is whole."""
+        self.finish()
+        _, _, _, self._modified_ns, path = frames.decode_entry(payload)
+        self._try(lambda: self._open(path))
+
+    def data(self, payload):
+        """More of it."""
+        if self._fd >= 0:
+            self._try(lambda: _write_all(self._fd, payload))
+
+    def finish(self):
+        """No more of it comes."""
+        if self._fd >= 0:
+            os.utime(self._fd, ns=(self._modified_ns, self._modified_ns))
+            os.close(self._fd)
+            self._fd = -1
+
+    def _open(self, path):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self._fd = _within(path, lambda name, parent: os.open(name, flags, 0o644, dir_fd=parent))
+
+    def _try(self, work):
+        if not self.error:
+            try:
+                work()
+            except OSError as fault:
+                self.error = fault.errno
+
+
+def _parent(path):
+    """A descriptor of the folder that a path is in, one step after another: it may be longer than the kernel takes at once."""
+    fd = os.open(WORKSPACE, _OPEN_FOLDER)
+    for name in path.split(b"/")[:-1]:
+        above = fd
+        try:
+            fd = os.open(name, _OPEN_FOLDER, dir_fd=above)
+        finally:
+            os.close(above)
+    return fd
+
+
+def _within(path, work):
+    """What ``work`` gives, called with the last name of a path and the folder that it is in."""
+    parent = _parent(path)
+    try:
+        return work(path.rpartition(b"/")[2], parent)
+    finally:
+        os.close(parent)
+
+
+def _write_all(fd, data):
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def entries(leave_out):
+    """What the guest left: ``(path, status)`` of each entry; its owner can read all of it again."""
+    os.chmod(WORKSPACE, 0o755)
+    top = os.open(WORKSPACE, _OPEN_FOLDER)
+    try:
+        yield from _below(top, (), leave_out)
+    finally:
+        os.close(top)
+
+
+def _below(fd, above, leave_out):
+    for name in map(os.fsencode, os.listdir(fd)):
+        if name == b"__pycache__" or (not above and name in leave_out):
+            continue
+        status = os.lstat(name, dir_fd=fd)
+        is_folder = stat.S_ISDIR(status.st_mode)
+        if (is_folder or stat.S_ISREG(status.st_mode)) and status.st_mode & 0o700 != 0o700:
+            os.chmod(name, status.st_mode | 0o700, dir_fd=fd)
+        path = (*above, name)
+        yield b"/".join(path), status
+        if is_folder and len(path) < _MAX_DEPTH:
+            inner = os.open(name, _OPEN_FOLDER, dir_fd=fd)
+            try:
+                yield from _below(inner, path, leave_out)
+            finally:
+                os.close(inner)
+
+
+def count_entries(most):
+    """Entries of the workspace now, while the guest may change them; it stops at ``most``."""
+    count, waiting = 0, [WORKSPACE]
+    while waiting and count < most:
+        try:
+            with os.scandir(waiting.pop()) as found:
+                for entry in found:
+                    count += 1
+                    if count >= most:
+                        break
+                    if entry.is_dir(follow_symlinks=False):
+                        waiting.append(entry.path)
+        except OSError:
+            continue
+    return count
+
+
+def content(path):
+    """The content of a regular file, in parts."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = _within(path, lambda name, parent: os.open(name, flags, dir_fd=parent))
+    try:
+        while part := os.read(fd, _READ_BYTES):
+            yield part
+    finally:
+        os.close(fd)
+
+
+def report():
+    """Name and content of the regular files directly in the report's folder, each cut."""
+    os.chmod(REPORT, 0o700)
+    for name in os.listdir(REPORT.encode()):
+        path = os.path.join(REPORT.encode(), name)
+        try:
+            if stat.S_ISREG(os.lstat(path).st_mode):
+                with open(path, "rb") as file:
+                    yield name, file.read(_MAX_REPORT_BYTES)
+        except OSError:
+            continue
+
+
+def is_full():
+    """Whether the workspace can't take any more."""
+    space = os.statvfs(WORKSPACE)
+    return space.f_bavail == 0 or (space.f_files > 0 and space.f_ffree == 0)
+
+
+def wipe(place, mode, keep):
+    """Remove all that is in a folder, but for the mounts ``keep``, and give it its mode again. Raises OSError.
+
+    A tree may be deeper than any path, or any recursion: each folder is brought to the top before it is looked into.
+    """
+    os.chmod(place, mode)
+    top = os.open(place, _OPEN_FOLDER)
+    number = 0
+    try:
+        while names := [name for name in os.listdir(top) if name not in keep]:
+            for name in names:
+                if not stat.S_ISDIR(os.lstat(name, dir_fd=top).st_mode):
+                    os.unlink(name, dir_fd=top)
+                    continue
+                os.chmod(name, 0o700, dir_fd=top)
+                number = _bring_up(top, name, number)
+                os.rmdir(name, dir_fd=top)
+    finally:
+        os.close(top)
+
+
+def _bring_up(top, name, number):
+    """Empty a folder: its folders go to the top under names that nothing there has."""
+    fd = os.open(name, _OPEN_FOLDER, dir_fd=top)
+    try:
+        for inner in os.listdir(fd):
+            if not stat.S_ISDIR(os.lstat(inner, dir_fd=fd).st_mode):
+                os.unlink(inner, dir_fd=fd)
+                continue
+            os.chmod(inner, 0o700, dir_fd=fd)
+            while True:
+                number += 1
+                try:
+                    os.stat(f".{number}", dir_fd=top, follow_symlinks=False)
+                except FileNotFoundError:
+                    break
+            os.rename(inner, f".{number}", src_dir_fd=fd, dst_dir_fd=top)
+    finally:
+        os.close(fd)
+    return number

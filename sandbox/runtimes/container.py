@@ -1,0 +1,364 @@
+"""One container with a worker in it: made, spoken to, removed. The engine is reached by its API only, by the `docker` SDK."""
+
+import json
+import os
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import docker
+from docker.errors import APIError, DockerException
+from docker.types import Ulimit
+from docker.utils import kwargs_from_env
+
+from sandbox import guest_root
+from sandbox.errors import JailFailed, JailLost
+from sandbox.guest import frames
+from sandbox.job import MIB, Limits
+from sandbox.processes import identity_of
+from sandbox.runtimes import policy, seccomp
+from sandbox.workspace import GUEST_PATH, READ_ONLY_FOLDERS
+
+SERVICE_LABEL = "spillbox.service"
+"""Of each container: the process that it belongs to, as `sandbox.processes` tells it, and its pid namespace."""
+
+START_SECONDS = 60
+_SMALL_MIB = 8
+_WORKER_BYTES = 24 * MIB
+"""What process 1 takes before it has imported a library, with what the kernel counts for it besides."""
+_GVISOR_BYTES = 256 * MIB
+_OWN_PROCESSES = 1
+_HEAD = struct.Struct(">BxxxL")  # of the engine's stream: which output, and how many bytes
+_STDERR = 2
+_MAX_SAID_BYTES = 500
+_NOT_IN_GVISOR = ("msgqueue", "rtprio")
+"""Limits that its kernel does not let be set; it has neither message queues nor real-time priorities."""
+_READ_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True)
+class ContainerWalls:
+    """What containers are made with, besides limits and the workspace."""
+
+    image: str
+    runtime: str | None
+    """An OCI runtime that the engine knows; its own if None."""
+    counts: bool
+    """Whether the host's kernel counts what runs inside; not so for gVisor, which is another kernel, with counters of its own."""
+    cpus: float
+    environment: dict[str, str] = field(default_factory=lambda: dict(policy.ENVIRONMENT))
+    seccomp: bytes = field(default_factory=seccomp.program)
+    profile: str = field(default_factory=lambda: json.dumps(seccomp.container_profile()))
+    changes: dict[str, Any] = field(default_factory=dict)
+    """Fields of the host's configuration to replace, and ``user``: for controls, which lack one wall."""
+
+
+class Engine:
+    """The engine of containers, as far as runs need it. Methods raise `JailFailed` with what to do."""
+
+    def __init__(self, url: str | None = None) -> None:
+        """``url``: of its API, as ``DOCKER_HOST`` has it; that of the environment if None. Nothing is asked yet."""
+        self._url = url
+        self._api: Any = None
+
+    @property
+    def api(self) -> Any:
+        """The SDK's low-level client; connects at the first use."""
+        if self._api is None:
+            try:
+                given = {"base_url": self._url} if self._url else kwargs_from_env()
+                self._api = docker.APIClient(version="auto", timeout=START_SECONDS, num_pools=64, **given)
+            except DockerException as fault:
+                raise JailFailed(
+                    f"Docker can't be reached ({_said(fault)}). Start its daemon, let the service's user into its group, or set "
+                    "DOCKER_HOST."
+                ) from None
+        return self._api
+
+    def require(self, runtime: str | None) -> None:
+        """Raises `JailFailed` if the engine does not answer, or does not know the OCI runtime."""
+        known = self.ask("info")["Runtimes"]
+        if runtime is not None and runtime not in known:
+            raise JailFailed(
+                f"Docker does not know the runtime {runtime!a}; it knows {', '.join(sorted(known))}. Install it and name it under "
+                "`runtimes` in /etc/docker/daemon.json, then restart Docker: there is no falling back on a weaker one."
+            )
+
+    @property
+    def is_rootless(self) -> bool:
+        """Whether the engine itself has no privilege on the host."""
+        return any("rootless" in option for option in self.ask("info").get("SecurityOptions", ()))
+
+    def ask(self, method: str, *arguments: Any, **named: Any) -> Any:
+        """Call the API."""
+        try:
+            return getattr(self.api, method)(*arguments, **named)
+        except (DockerException, OSError) as fault:
+            raise JailFailed(f"Docker refused {method}: {_said(fault)}") from None
+
+    def remove(self, container_id: str) -> None:
+        """Kill and remove a container, if it is still there."""
+        try:
+            self.api.remove_container(container_id, force=True, v=True)
+        except APIError as fault:
+            if fault.status_code not in (404, 409):  # 409: it is being removed already
+                raise JailFailed(f"Docker could not remove a container: {_said(fault)}") from None
+        except (DockerException, OSError) as fault:
+            raise JailFailed(f"Docker could not remove a container: {_said(fault)}") from None
+
+    def reap(self, lives: Any) -> int:
+        """Remove containers of services that are no more; gives how many. ``lives`` says so of a label's value."""
+        found = self.ask("containers", all=True, filters={"label": SERVICE_LABEL})
+        orphans = [one["Id"] for one in found if not lives(one["Labels"][SERVICE_LABEL])]
+        for orphan in orphans:
+            self.remove(orphan)
+        return len(orphans)
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        if self._api is not None:
+            self._api.close()
+
+
+def service_label() -> str:
+    """Of this process."""
+    return f"{_pid_namespace()}/{identity_of(os.getpid())}"
+
+
+def label_lives(label: str, process_lives: Any) -> bool:
+    """Whether the service of a label still runs, as far as this process can see: of another pid namespace nothing is known."""
+    namespace, _, identity = label.rpartition("/")
+    return namespace != _pid_namespace() or bool(process_lives(identity))
+
+
+def _pid_namespace() -> str:
+    return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  no path
+
+
+class Container:
+    """A container that is up: process 1 waits for what to do. Used by one thread at a time."""
+
+    def __init__(
+        self, engine: Engine, walls: ContainerWalls, limits: Limits, *, uid: int, read_only: dict[str, Path]
+    ) -> None:
+        """Start one; raises `JailFailed`. ``read_only``: the folders of the host by their names in the workspace."""
+        self._engine = engine
+        self._walls = walls
+        self.limits = limits
+        self.uid = uid
+        self._said = bytearray()
+        self._read = bytearray()
+        self._left_of_part = 0
+        self._part_is_said = False
+        self._libraries_bytes = 0
+        self._memory_bytes = limits.memory_bytes + _WORKER_BYTES
+        if not walls.counts:
+            # A second wall: what a run uses is looked at inside. The other kernel has files in memory of its own, and can't be
+            # given more later.
+            self._memory_bytes += _GVISOR_BYTES + limits.workspace_bytes + 2 * limits.tmp_bytes
+        self.modules: frozenset[str] = frozenset()
+        host = self._host_config(read_only)
+        user = walls.changes.get("user", f"{uid}:{uid}")
+        self.id: str = engine.ask(
+            "create_container", walls.image, self._command(), user=user, environment=walls.environment,
+            hostname=None if "uts_mode" in walls.changes else policy.HOSTNAME, working_dir="/", stdin_open=True,
+            labels={SERVICE_LABEL: service_label()}, host_config=host, entrypoint=[],
+        )["Id"]  # fmt: skip
+        self._socket: socket.socket | None = None
+        try:
+            self._begin()
+        except BaseException:
+            self.remove()
+            raise
+
+    @staticmethod
+    def _command() -> list[str]:
+        return [guest_root.PYTHON, "-S", f"{guest_root.PROGRAMS}/worker.pyc"]
+
+    def _host_config(self, read_only: dict[str, Path]) -> Any:
+        limits, walls = self.limits, self._walls
+        binds = {str(folder): {"bind": f"{GUEST_PATH}/{name}", "mode": "ro"} for name, folder in read_only.items()}
+        tmpfs = {
+            mount.place: f"{mount.options},uid={self.uid},gid={self.uid},nosuid,nodev,{'exec' if mount.executable else 'noexec'}"
+            for mount in policy.tmpfs_mounts(limits)
+        }
+        fields: dict[str, Any] = {
+            "network_mode": "none", "read_only": True, "cap_drop": ["ALL"], "ipc_mode": "private", "cgroupns": None,
+            "security_opt": ["no-new-privileges", f"seccomp={walls.profile}"], "tmpfs": tmpfs, "binds": binds,
+            "mem_limit": self._memory_bytes, "memswap_limit": self._memory_bytes,
+            "nano_cpus": int(walls.cpus * 1e9), "log_config": {"type": "none"}, "init": False,
+            "ulimits": [Ulimit(name="nofile", soft=4096, hard=4096), Ulimit(name="core", soft=0, hard=0)],
+        }  # fmt: skip
+        if walls.counts:
+            fields |= {"pids_limit": limits.processes + _OWN_PROCESSES, "mem_swappiness": 0}
+        if walls.runtime is not None:
+            fields["runtime"] = walls.runtime
+        for name, value in walls.changes.items():
+            if name == "user":
+                continue
+            fields[name] = {**fields[name], **value} if isinstance(value, dict) else value
+        fields = {name: value for name, value in fields.items() if value is not None}
+        return self._engine.api.create_host_config(**fields)
+
+    def _begin(self) -> None:
+        channel = self._engine.ask(
+            "attach_socket", self.id, {"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1, "logs": 0}
+        )
+        self._socket = getattr(channel, "_sock", channel)
+        assert self._socket is not None  # noqa: S101  for the type checker
+        self._channel = channel  # who drops it closes the socket
+        self._engine.ask("start", self.id)
+        self._socket.settimeout(START_SECONDS)
+        self._take_up()
+        rlimits = policy.resource_limits(self.limits, with_cgroup=self._walls.counts, own_processes=_OWN_PROCESSES)
+        if not self._walls.counts:
+            rlimits = {name: value for name, value in rlimits.items() if name not in _NOT_IN_GVISOR}
+        setup = {
+            "rlimits": rlimits,
+            "read_only": READ_ONLY_FOLDERS,
+            "files": self.limits.workspace_files,
+            "memory_bytes": self.limits.memory_bytes,
+        }
+        self.send(frames.SETUP, json.dumps(setup).encode())
+        self.send(frames.FILTER, self._walls.seccomp)
+
+    def preload(self, kind: str) -> None:
+        """Have libraries imported, if they are not; raises `JailLost`."""
+        if not self._libraries_bytes:
+            self.send(frames.PRELOAD, kind.encode())
+            self._libraries_bytes = self._take_up()
+
+    def _take_up(self) -> int:
+        """Gives the bytes of process 1."""
+        try:
+            facts = json.loads(self.expect(frames.UP, within_seconds=START_SECONDS))
+            self.modules = frozenset(facts["modules"])
+            if self._walls.counts and not facts["counts"]:
+                raise JailFailed(
+                    "The container has no control groups inside, so its limits can't be told. Let Docker mount them."
+                )
+            return int(facts["bytes"])
+        except (ValueError, KeyError, TypeError):
+            raise JailLost("The container's first process did not keep to its protocol.") from None
+
+    def make_room(self, filled_bytes: int) -> None:
+        """Let a script have all of its memory, besides what process 1 and the files that were filled in take."""
+        wanted = self.limits.memory_bytes + max(_WORKER_BYTES, self._libraries_bytes + _SMALL_MIB * MIB) + filled_bytes
+        if self._walls.counts and abs(wanted - self._memory_bytes) > _SMALL_MIB * MIB:
+            self._engine.ask("update_container", self.id, mem_limit=wanted, memswap_limit=wanted)
+            self._memory_bytes = wanted
+
+    # The stream
+
+    def send(self, kind: int, payload: bytes = b"") -> None:
+        """Send a frame; raises `JailLost`."""
+        assert self._socket is not None  # noqa: S101  for the type checker
+        try:
+            self._socket.sendall(frames.encode(kind, payload))
+        except OSError as fault:
+            raise JailLost(f"The container has ended ({fault.strerror}). {self.what_it_said()}") from None
+
+    def expect(self, *kinds: int, within_seconds: float = START_SECONDS) -> bytes:
+        """The payload of the next frame, which must be of one of these kinds; raises `JailLost`."""
+        kind, payload = self.receive(within_seconds)
+        if kind not in kinds:
+            raise JailLost(f"The container's first process did not keep to its protocol. {self.what_it_said()}")
+        return payload
+
+    def receive(self, within_seconds: float) -> tuple[int, bytes]:
+        """The next frame. Raises TimeoutError, and `JailLost` if the container has ended or says what no worker says."""
+        deadline = time.monotonic() + within_seconds
+        try:
+            while len(self._read) < frames.HEAD_BYTES:
+                self._read_more(deadline)
+            kind, length = frames.decode_head(bytes(self._read[: frames.HEAD_BYTES]))
+            whole = frames.HEAD_BYTES + length
+            while len(self._read) < whole:
+                self._read_more(deadline)
+        except ValueError:
+            raise JailLost("The container's first process did not keep to its protocol.") from None
+        payload = bytes(self._read[frames.HEAD_BYTES : whole])
+        del self._read[:whole]
+        return kind, payload
+
+    def _read_more(self, deadline: float) -> None:
+        """Add what comes next, without the engine's heads of parts."""
+        if not self._left_of_part:
+            which, self._left_of_part = _HEAD.unpack(self._exactly(_HEAD.size, deadline))
+            self._part_is_said = which == _STDERR
+        data = self._some(min(self._left_of_part, _READ_BYTES), deadline)
+        self._left_of_part -= len(data)
+        if self._part_is_said:
+            self._said += data
+            del self._said[:-_MAX_SAID_BYTES]
+        else:
+            self._read += data
+
+    def _exactly(self, count: int, deadline: float) -> bytes:
+        data = self._some(count, deadline)
+        while len(data) < count:  # a head is 8 bytes: nobody sends it in two, as a rule
+            data += self._some(count - len(data), deadline)
+        return data
+
+    def _some(self, count: int, deadline: float) -> bytes:
+        assert self._socket is not None  # noqa: S101  for the type checker
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._socket.settimeout(left)
+        try:
+            data = self._socket.recv(count)
+        except TimeoutError:
+            raise
+        except OSError as fault:
+            raise JailLost(f"The container has ended ({fault.strerror}). {self.what_it_said()}") from None
+        if not data:
+            raise JailLost(f"The container has ended. {self.what_it_said()}")
+        return data
+
+    def what_it_said(self) -> str:
+        """What process 1 wrote on stderr; no guest code writes there."""
+        said = bytes(self._said).decode(errors="replace").strip()
+        return f"It said: {said}" if said else ""
+
+    # The end
+
+    def was_out_of_memory(self) -> bool:
+        """Whether the kernel ended it for its memory; it has ended."""
+        with suppress(JailFailed):
+            state = self._engine.ask("inspect_container", self.id)["State"]
+            # An engine may miss the kernel's word; SIGKILL comes from no one else here.
+            return bool(state["OOMKilled"]) or state["ExitCode"] == 137
+        return False
+
+    def kill(self) -> None:
+        """Kill everything in it, from any thread."""
+        with suppress(APIError, DockerException, OSError):
+            self._engine.api.kill(self.id)
+
+    def remove(self) -> None:
+        """Kill and remove it; raises `JailFailed`."""
+        if self._socket is not None:
+            with suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+            self._channel.close()
+            self._socket = None
+        self._engine.remove(self.id)
+
+
+def _said(fault: Exception) -> str:
+    text = getattr(fault, "explanation", None) or str(fault)
+    return str(text)[:500].rstrip(".")
+
+
+def parts_of(file: int, size: int) -> Iterator[bytes]:
+    """The content of an open file, in parts that fit into frames."""
+    left = size
+    while left and (part := os.read(file, min(left, frames.MAX_FRAME_BYTES))):
+        left -= len(part)
+        yield part

@@ -1,0 +1,97 @@
+"""The image of containers: a guest root, with labels that tell what is in it."""
+
+import io
+import json
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+from sandbox import guest_root
+from sandbox.errors import GuestRootMissing
+from sandbox.guest_root import Guest, GuestRoot
+from sandbox.runtimes.container import Engine
+
+PROGRAMS_LABEL, PYTHON_LABEL, LIBRARIES_LABEL = "spillbox.programs", "spillbox.python", "spillbox.libraries"
+IMAGE_NAME = "spillbox-runtime"
+FIRST_UID, UIDS = 2_000_000_000, 256
+"""Of guests in containers; far from any account, and below those of jails."""
+
+
+def labels_of(root: GuestRoot) -> dict[str, str]:
+    """What an image of this guest root has to say."""
+    return {
+        PROGRAMS_LABEL: guest_root.programs_digest(),
+        PYTHON_LABEL: root.python_version,
+        LIBRARIES_LABEL: json.dumps(root.libraries, sort_keys=True),
+        "org.opencontainers.image.title": "Spillbox runtime",
+        "org.opencontainers.image.description": "Python with office libraries, for scripts of agents; it has no shell",
+    }
+
+
+def find(engine: Engine, name: str) -> tuple[str, Guest]:
+    """The id of the image of that name, and what it offers; raises `GuestRootMissing`, with what to do."""
+    named = [one for one in engine.ask("images", name=name) if one.get("RepoTags")]
+    if not named:
+        raise GuestRootMissing(
+            f"Docker has no image {name}. Run `SPILLBOX_RUNTIME=docker spillbox setup`, or load it from the bundle."
+        )
+    labels = named[0].get("Labels") or {}
+    if labels.get(PROGRAMS_LABEL) != guest_root.programs_digest():
+        raise GuestRootMissing(
+            f"Docker's image {name} is of another version. Run `SPILLBOX_RUNTIME=docker spillbox setup` again."
+        )
+    guest = Guest(python_version=labels[PYTHON_LABEL], libraries=json.loads(labels[LIBRARIES_LABEL]))
+    return str(named[0]["Id"]), guest
+
+
+def make(engine: Engine, name: str, root: GuestRoot) -> None:
+    """Give Docker an image of a guest root, replacing an older one of that name."""
+    changes = [f"LABEL {key}={json.dumps(value)}" for key, value in labels_of(root).items()]
+    changes += [f"USER {FIRST_UID}:{FIRST_UID}"]
+    with _archive(root.path) as archive:
+        repository, _, tag = name.partition(":")
+        answer = engine.ask(
+            "import_image_from_data", archive.read(), repository=repository, tag=tag or "latest", changes=changes
+        )
+    for line in str(answer).splitlines():
+        if line.startswith("{") and "error" in json.loads(line):
+            raise GuestRootMissing(f"Docker did not take the image {name}: {json.loads(line)['error']}")
+
+
+@contextmanager
+def _archive(root: Path) -> Iterator[IO[bytes]]:
+    """A tar of the guest root that is the same for the same content, with accounts for the uids of containers."""
+    with tempfile.TemporaryFile() as file:
+        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+            for path in sorted(root.rglob("*")):
+                inside = str(path.relative_to(root))
+                if inside == "etc/passwd":
+                    _add_bytes(tar, inside, (path.read_text() + accounts()).encode())
+                else:
+                    tar.add(path, inside, recursive=False, filter=_plain)
+        file.seek(0)
+        yield file
+
+
+def accounts() -> str:
+    """Lines of /etc/passwd, since scripts may ask for their user's name."""
+    uids = range(FIRST_UID, FIRST_UID + UIDS)
+    return "".join(f"guest{uid - FIRST_UID}:x:{uid}:{uid}:guest:/tmp:/bin/false\n" for uid in uids)
+
+
+def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Nobody's in particular, of no time in particular."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    member.mtime = 0
+    member.pax_headers = {}
+    return member
+
+
+def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    member: Any = tarfile.TarInfo(name)
+    member.size, member.mode = len(content), 0o644
+    tar.addfile(member, io.BytesIO(content))

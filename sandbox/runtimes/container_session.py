@@ -1,0 +1,250 @@
+"""One run in a container that is up: the same steps as in a jail, by the stream to its process 1.
+
+What process 1 says is not a guest's word, yet nothing rests on it: names are looked at as if a guest had sent them, and sizes
+are bounded.
+"""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from sandbox.errors import JailLost
+from sandbox.guest import frames, wire
+from sandbox.job import Execution, Job, Limits, Skipped, Status
+from sandbox.runtimes.cgroups import Counters
+from sandbox.runtimes.container import Container, parts_of
+from sandbox.runtimes.session import Outcome, Printed
+from sandbox.runtimes.streams import OnOutput
+from sandbox.workspace import MAX_DEPTH, Entry, Manifest, Segments, Workspace, pages, too_deep
+
+_ANSWER_SECONDS = 60
+_KILL_SECONDS = 3
+_MAX_REPORT_FILES, _MAX_REPORT_BYTES = 16, 1 << 20
+_MAX_NAME_BYTES = 255
+_STOPPED = {
+    "cpu": (Status.TIMED_OUT, "It was stopped after {limits.cpu_seconds} s of processor time, the limit."),
+    "memory": (Status.OUT_OF_MEMORY, "Its processes together used too much memory."),
+    "files": (Status.DISK_FULL, "It made more than {limits.workspace_files:,} files and folders."),
+}
+
+
+class ContainerTree:
+    """The `GuestTree` of a container."""
+
+    def __init__(self, container: Container, limits: Limits, spool_folder: Path) -> None:
+        self._container = container
+        self._limits = limits
+        self._spool_folder = spool_folder
+        self.filled_bytes = 0
+
+    def make_folder(self, segments: Segments) -> None:
+        self._container.send(frames.FOLDER, b"/".join(segments))
+
+    def put(self, segments: Segments, source: int, status: os.stat_result) -> None:
+        self.filled_bytes += pages(status.st_size)
+        entry = frames.encode_entry(status.st_mode, status.st_size, 0, status.st_mtime_ns, b"/".join(segments))
+        self._container.send(frames.FILE, entry)
+        for part in parts_of(source, status.st_size):
+            self._container.send(frames.DATA, part)
+
+    def filled(self) -> None:
+        self._container.send(frames.FILLED)
+        try:
+            number = int(self._container.expect(frames.FILLED, within_seconds=_ANSWER_SECONDS))
+        except ValueError:
+            raise JailLost("The container's first process did not keep to its protocol.") from None
+        if number:
+            raise OSError(number, os.strerror(number))
+
+    def entries(self, leave_out: frozenset[bytes], skipped: list[Skipped]) -> list[Entry]:
+        del leave_out  # process 1 knows them
+        found: dict[Segments, os.stat_result] = {}
+        too_many = 0
+        self._container.send(frames.LIST)
+        while True:
+            kind, payload = self._container.receive(_ANSWER_SECONDS)
+            if kind == frames.END:
+                break
+            if kind != frames.ENTRY:
+                raise JailLost("The container's first process did not keep to its protocol.")
+            if len(found) == self._limits.workspace_files:
+                too_many += 1
+                continue
+            segments, status = _checked(payload)
+            if len(segments) >= MAX_DEPTH and status.st_mode & 0o170000 == 0o040000:
+                skipped.append(too_deep(segments))
+            else:
+                found[segments] = status
+        if too_many:
+            skipped.append(Skipped(path="", reason=f"{too_many:,} more than a workspace may hold"))
+        return sorted(found.items(), key=lambda entry: entry[0])
+
+    def open_file(self, segments: Segments) -> int:
+        self._container.send(frames.GET, b"/".join(segments))
+        left = self._limits.workspace_bytes
+        with tempfile.TemporaryFile(dir=self._spool_folder, buffering=0) as spool:
+            while True:
+                kind, payload = self._container.receive(_ANSWER_SECONDS)
+                if kind == frames.END:
+                    break
+                left -= len(payload)
+                if kind != frames.DATA or left < 0:
+                    raise JailLost("The container's first process did not keep to its protocol.")
+                spool.write(payload)
+            spool.seek(0)
+            return os.dup(spool.fileno())
+
+
+def _checked(payload: bytes) -> Entry:
+    """A path that can only lead to below the workspace, and what is known of what is there; raises `JailLost`."""
+    try:
+        mode, size, inode, modified_ns, path = frames.decode_entry(payload)
+    except ValueError:
+        raise JailLost("The container's first process did not keep to its protocol.") from None
+    segments = tuple(path.split(b"/"))
+    if (
+        len(segments) > MAX_DEPTH
+        or b"\0" in path
+        or any(name in (b"", b".", b"..") or len(name) > _MAX_NAME_BYTES for name in segments)
+    ):
+        raise JailLost("The container's first process named a path that no workspace has.")
+    seconds: Any = modified_ns / 1e9
+    return segments, os.stat_result((mode, inode, 0, 1, 0, 0, size, seconds, seconds, seconds))
+
+
+class ContainerSession:
+    """One run in one container."""
+
+    def __init__(
+        self, container: Container, job: Job, workspace: Workspace, *, on_output: OnOutput | None = None
+    ) -> None:  # fmt: skip
+        """``on_output`` is called on the running event loop."""
+        self._container = container
+        self._job = job
+        self._workspace = workspace
+        self._printed = Printed(workspace, job.limits, on_output)
+        self._outcome = Outcome(stdout=self._printed.stdout, stderr=self._printed.stderr)
+        self._tree = ContainerTree(container, job.limits, workspace.spool_folder)
+        self._cancelled = False
+        self._begun = False
+        self._is_done = False
+
+    def cancel(self) -> None:
+        """Kill the run, from another thread."""
+        self._cancelled = True
+        self._container.kill()
+
+    def run(
+        self, judge: Callable[[Outcome], Execution], *, is_fresh: Callable[[Manifest], bool] = lambda _: False
+    ) -> Execution:
+        """Run the script, and give what ``judge`` makes of the facts. Blocks.
+
+        ``is_fresh`` says of the files whether the script must have an interpreter that has imported nothing. Raises `JailLost`
+        if the container ended before the script began.
+        """
+        try:
+            manifest = self._workspace.copy_in(self._tree, only=self._job.inputs)
+            self._container.make_room(self._tree.filled_bytes)
+            self._let_run(wire.FRESH if is_fresh(manifest) else "")
+            if self._cancelled:
+                raise JailLost("The run was cancelled.")
+            if self._is_done and self._job.keeps_outputs:
+                self._outcome.changes, self._outcome.skipped = self._workspace.commit(self._tree, manifest)
+            return judge(self._outcome)
+        except TimeoutError:
+            raise JailLost("The container did not answer.") from None
+        finally:
+            self._outcome.close()
+
+    def tidy(self) -> bool:
+        """Make the container ready for the next run; gives whether it can be. Raises `JailLost` and TimeoutError."""
+        if self._is_done:
+            self._container.send(frames.WIPE)
+            self._container.expect(frames.WIPED, within_seconds=_ANSWER_SECONDS)
+        return self._is_done
+
+    def _let_run(self, folder: str) -> None:
+        """GO, and then until DONE, the end of the container, or the time; at its end nothing of the guest lives."""
+        job, outcome = self._job, self._outcome
+        started = time.monotonic()
+        self._container.send(frames.GO, wire.encode_go(job.limits.cpu_seconds, folder, job.script_path, job.arguments))
+        try:
+            if not self._attend(started + job.limits.wall_seconds):
+                self._stop(
+                    Status.TIMED_OUT, f"It was stopped after {job.limits.wall_seconds:g} s, the limit for one run."
+                )
+                if not self._attend(time.monotonic() + _KILL_SECONDS):
+                    self._container.kill()
+        except JailLost:
+            if self._cancelled or not self._begun:
+                raise
+            self._note_end()
+        outcome.wall_seconds = time.monotonic() - started
+
+    def _note_end(self) -> None:
+        """The container has ended under the run, and all that the run wrote with it."""
+        if self._container.was_out_of_memory():
+            self._outcome.counters = Counters(0, 0, 1, 0)
+        else:
+            self._stop(Status.KILLED, "Its container has ended.")
+
+    def _attend(self, deadline: float) -> bool:
+        """Take what comes until DONE; False if the time is over before. Raises `JailLost` if the container has ended."""
+        report: list[bytes] = []
+        while True:
+            try:
+                kind, payload = self._container.receive(max(0, deadline - time.monotonic()))
+            except TimeoutError:
+                return False
+            if kind in (frames.OUT, frames.ERR):
+                capture = self._outcome.stdout if kind == frames.OUT else self._outcome.stderr
+                if why := self._printed.take(capture, payload):
+                    self._stop(Status.OUTPUT_LIMIT, why)
+            elif kind == frames.BEGUN and not self._begun:
+                self._begun = True
+            elif kind == frames.FILE and len(report) < _MAX_REPORT_FILES:
+                report.append(_name_in(payload))
+            elif kind == frames.DATA and report:
+                kept = self._outcome.report.get(os.fsdecode(report[-1]), b"")
+                self._outcome.report[os.fsdecode(report[-1])] = (kept + payload)[:_MAX_REPORT_BYTES]
+            elif kind == frames.DONE and self._begun:
+                self._take_done(payload)
+                return True
+            else:
+                raise JailLost("The container's first process did not keep to its protocol.")
+
+    def _take_done(self, payload: bytes) -> None:
+        outcome = self._outcome
+        try:
+            done = json.loads(payload)
+            counters = Counters(
+                float(done["cpu_seconds"]), int(done["max_memory_bytes"]), int(done["oom_kills"]), int(done["refused_forks"])
+            )  # fmt: skip
+            wait_status = int(done["wait_status"])
+            outcome.workspace_full = bool(done["is_full"])
+        except (ValueError, KeyError, TypeError):
+            raise JailLost("The container's first process did not keep to its protocol.") from None
+        outcome.counters = counters
+        if outcome.stopped is None and (known := _STOPPED.get(done.get("stopped"))):
+            outcome.stopped, outcome.stop_reason = known[0], known[1].format(limits=self._job.limits)
+        if outcome.stopped is None:
+            outcome.wait_status = wait_status
+        self._is_done = True
+
+    def _stop(self, status: Status, reason: str) -> None:
+        """Have everything killed, and note the first reason."""
+        if self._outcome.stopped is None:
+            self._outcome.stopped, self._outcome.stop_reason = status, reason
+            self._container.send(frames.KILL)
+
+
+def _name_in(payload: bytes) -> bytes:
+    try:
+        path: bytes = frames.decode_entry(payload)[-1]
+    except ValueError:
+        raise JailLost("The container's first process did not keep to its protocol.") from None
+    return path

@@ -1,0 +1,232 @@
+"""The Docker runtime: a container for each workspace that is in use, with a warm interpreter that forks for each run.
+
+A container is made at the first run in a workspace, kept while there are more, and removed after idling. It is the wall of
+its runs. With gVisor as the engine's OCI runtime, another kernel stands between it and the host's.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from sandbox.errors import JailFailed, JailLost
+from sandbox.job import Execution, Job, Limits
+from sandbox.processes import lives
+from sandbox.runtimes import container_image
+from sandbox.runtimes.answer import answer
+from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.container import Container, ContainerWalls, Engine, label_lives
+from sandbox.runtimes.container_image import FIRST_UID, UIDS
+from sandbox.runtimes.container_session import ContainerSession
+from sandbox.runtimes.session import Outcome, let_go, on_thread
+from sandbox.runtimes.shadows import shadows
+from sandbox.runtimes.streams import OnOutput
+from sandbox.workspace import READ_ONLY_FOLDERS, Workspace
+
+_log = logging.getLogger(__name__)
+
+GVISOR = "runsc"
+_MAX_RUNS = 64
+_TRIES = 3
+_ROOTLESS_FIRST_UID = 65_534 - UIDS
+_OF_GVISOR = (
+    "Weaker limits: gVisor's kernel counts no processes and no processor time of a container for us, so who went over a process "
+    "limit is not counted, processor time is bounded for each process by itself, and the memory of all of a run's processes and "
+    "the number of files are bounded by a look at them now and then. To mend it, use the runtime warm or docker, whose kernel "
+    "control groups hold them."
+)
+
+
+class DockerRuntime:
+    """Runs each job in a container of its workspace. Same answers, limits and walls as the other runtimes."""
+
+    starts_cold = False
+
+    def __init__(
+        self, *, image: str, limits: Limits = Limits(), runtime: str | None = None, idle_seconds: float = 120,  # noqa: B008
+        most: int = 32, cpus: float = 1, engine: Engine | None = None, changes: dict[str, Any] | None = None,
+        seccomp_off: bool = False, environment: dict[str, str] | None = None,
+    ) -> None:  # fmt: skip
+        """``most`` containers stand at a time, each with ``cpus`` processors, for ``idle_seconds`` after its last run.
+
+        ``runtime`` is an OCI runtime that Docker knows. The last three are for tests and for `doctor`, whose controls lack one
+        wall. Raises `JailFailed` where there is no Docker, or not this runtime; `GuestRootMissing` without the image.
+        """
+        self.name = "docker" if runtime is None else f"docker+{runtime}"
+        self._engine = engine or Engine()
+        self._engine.require(runtime)
+        image_id, self.guest = container_image.find(self._engine, image)
+        is_gvisor = runtime is not None and GVISOR in runtime
+        self.warnings: tuple[str, ...] = (_OF_GVISOR,) if is_gvisor else ()
+        walls = ContainerWalls(image_id, runtime, counts=not is_gvisor, cpus=cpus, changes=changes or {})
+        if seccomp_off:
+            walls = replace(walls, seccomp=b"", profile="unconfined")
+        self._walls = replace(walls, environment=environment) if environment is not None else walls
+        self._limits = limits
+        self._idle_seconds = idle_seconds
+        self._most = most
+        first = _ROOTLESS_FIRST_UID if self._engine.is_rootless else FIRST_UID
+        self._uids = list(range(first + UIDS - 1, first - 1, -1))
+        self._lock = threading.Condition()  # guards what follows, and the uids
+        self._idle: dict[Path, list[tuple[float, Container]]] = {}
+        """By workspace, with the time since when."""
+        self._in_tidying: Counter[Path] = Counter()
+        self._count = 0
+        self._threads = ThreadPoolExecutor(_MAX_RUNS, thread_name_prefix="docker-run")
+        self._ending = threading.Event()
+        self._engine.reap(partial(label_lives, process_lives=lives))
+        self._sweeper = threading.Thread(target=_sweep, args=(weakref.ref(self), self._ending), daemon=True)
+        self._sweeper.start()
+
+    @property
+    def parts(self) -> tuple[Runtime, ...]:
+        return (self,)
+
+    async def ready(self) -> None:
+        """It always is."""
+
+    async def run(
+        self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
+        final: Awaitable[Job] | None = None,
+    ) -> Execution:  # fmt: skip
+        if final is not None:
+            job = await final
+        judge = partial(
+            answer, job=job, workspace=workspace, run_id=run_id, runtime=self.name, libraries=self.guest.libraries,
+            warnings=self.warnings,
+        )  # fmt: skip
+        for _ in range(_TRIES - 1):
+            with suppress(JailLost):  # it may have idled for too long, or have been killed from outside
+                return await self._run_once(job, workspace, judge, on_output)
+        return await self._run_once(job, workspace, judge, on_output)
+
+    async def _run_once(
+        self, job: Job, workspace: Workspace, judge: Callable[[Outcome], Execution], on_output: OnOutput | None
+    ) -> Execution:
+        key = workspace.files_folder
+        container = await on_thread(self._threads, partial(self._take, key, job.limits))
+        session: ContainerSession | None = None
+        is_over = False
+        try:
+            if job.libraries:
+                await on_thread(self._threads, partial(container.preload, "office"), cancel=container.kill)
+            session = ContainerSession(container, job, workspace, on_output=on_output)
+            work = partial(session.run, judge, is_fresh=partial(shadows, job.script_path, container.modules))
+            done = await on_thread(self._threads, work, cancel=session.cancel)
+            is_over = True
+            return done
+        finally:
+            # After the answer; the next run in this workspace waits for it, if it comes at once.
+            with self._lock:
+                self._in_tidying[key] += 1
+            self._threads.submit(self._give_back, key, container, session if is_over else None)
+
+    # Containers, from any thread
+
+    def _take(self, key: Path, limits: Limits) -> Container:
+        """A container of the workspace for these limits: one that is idle, or a new one."""
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: self._idle.get(key) or not self._in_tidying[key])
+                idle = self._idle.get(key)
+                container = idle.pop()[1] if idle else None
+            if container is None:
+                return self._start(key, limits)
+            if container.limits.shape == limits.shape:
+                return container
+            self._remove(container)
+
+    def _start(self, key: Path, limits: Limits) -> Container:
+        with self._lock:
+            over = self._count >= self._most
+            uid = self._uids.pop() if self._uids else None
+            self._count += 1
+        try:
+            if over:
+                self._remove_longest_idle()
+            if uid is None:
+                raise JailFailed(f"More than {UIDS} containers at once are not supported. Use fewer slots.")
+            read_only = {name: key / name for name in READ_ONLY_FOLDERS}
+            return Container(self._engine, self._walls, limits, uid=uid, read_only=read_only)
+        except BaseException:
+            with self._lock:
+                self._count -= 1
+                if uid is not None:
+                    self._uids.append(uid)
+            raise
+
+    def _give_back(self, key: Path, container: Container, session: ContainerSession | None) -> None:
+        is_fit = False
+        try:
+            if session is not None and not self._ending.is_set():
+                is_fit = session.tidy()
+        except (JailFailed, TimeoutError) as fault:
+            _log.warning("a container could not be made ready for another run: %s", fault)
+        finally:
+            with self._lock:
+                if is_fit:
+                    self._idle.setdefault(key, []).append((time.monotonic(), container))
+                self._in_tidying[key] -= 1
+                if not self._in_tidying[key]:
+                    del self._in_tidying[key]
+                self._lock.notify_all()
+        if not is_fit:
+            self._remove(container)
+
+    def _remove(self, container: Container) -> None:
+        with self._lock:
+            self._count -= 1
+            self._uids.append(container.uid)
+        try:
+            container.remove()
+        except JailFailed as fault:
+            _log.warning("%s", fault)
+
+    def _remove_longest_idle(self) -> None:
+        with self._lock:
+            longest = min(((idle[0][0], key) for key, idle in self._idle.items() if idle), default=None)
+            if longest is None:
+                return
+            container = self._idle[longest[1]].pop(0)[1]
+        self._remove(container)
+
+    def sweep(self, *, all_of_them: bool = False) -> None:
+        """Remove what has idled for too long."""
+        oldest = time.monotonic() - self._idle_seconds
+        old: list[Container] = []
+        with self._lock:
+            for key, idle in list(self._idle.items()):
+                old += [container for since, container in idle if all_of_them or since < oldest]
+                idle[:] = [one for one in idle if not (all_of_them or one[0] < oldest)]
+                if not idle:
+                    del self._idle[key]
+        for container in old:
+            self._remove(container)
+
+    async def close(self) -> None:
+        await asyncio.to_thread(self._close)
+
+    def _close(self) -> None:
+        self._ending.set()
+        let_go(self._threads)
+        self.sweep(all_of_them=True)
+        self._engine.close()
+
+
+def _sweep(runtime: "weakref.ref[DockerRuntime]", ending: threading.Event) -> None:
+    """Now and then, until the runtime ends."""
+    while not ending.wait(1):
+        here = runtime()
+        if here is None:
+            return
+        here.sweep()
+        del here
