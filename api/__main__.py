@@ -33,8 +33,10 @@ from sandbox.errors import NotFound, SpillboxError
 from sandbox.job import Execution, Status
 from sandbox.keys import Keys
 from sandbox.retention import Cleaned
+from sandbox.runtimes import container_image
+from sandbox.runtimes.container import Engine
 from sandbox.spills.spill import Surface
-from sandbox.tools.toolbox import close_to_others, load_guest_root
+from sandbox.tools.toolbox import RuntimeName, close_to_others, load_guest_root
 from sandbox.workspace import Workspace
 
 _EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: the service's own fault, not the script's
@@ -266,13 +268,18 @@ def _put(workspace: Workspace, arguments: argparse.Namespace) -> str:
 
 
 async def _run_script(settings: Settings, arguments: argparse.Namespace) -> Execution:
-    async with toolbox_of(settings, runtime="nsjail") as box:  # for one script there is nothing to keep warm
+    async with toolbox_of(settings, runtime=_for_one_script(settings)) as box:
         path = _put(box.workspaces.open(arguments.workspace), arguments)
         print_live = None if arguments.json else _print_live
         call: dict[str, Any] = {"path": path, "arguments": arguments.arguments}
         output = await box.call("run_python", arguments.workspace, call, on_output=print_live)
         assert isinstance(output, Execution)  # noqa: S101  the tool's output model
         return output
+
+
+def _for_one_script(settings: Settings) -> RuntimeName:
+    """There is nothing to keep warm for it."""
+    return "docker" if settings.runtime == "docker" else "nsjail"
 
 
 def _print_live(stream: str, data: bytes) -> None:
@@ -298,6 +305,8 @@ def _report(execution: Execution, folder: Path) -> None:
 
 def _setup(settings: Settings, arguments: argparse.Namespace) -> int:
     root = guest_root.build(settings.data_dir / "guest-root", wheels=arguments.wheels)
+    if settings.runtime == "docker":
+        container_image.make(Engine(), settings.docker_image, root)
     execution = asyncio.run(_try_guest(settings))
     if execution.status is not Status.SUCCEEDED or not all(result.ok for result in execution.documents):
         print(execution.model_dump_json(indent=2), file=sys.stderr)
@@ -305,14 +314,14 @@ def _setup(settings: Settings, arguments: argparse.Namespace) -> int:
     made = ", ".join(f"{result.path} (checked: ok)" for result in execution.documents)
     print(f"The guest root is at {root.path}: Python {root.python_version} with")
     print("  " + ", ".join(f"{name} {version}" for name, version in root.libraries.items()))
-    print(f"Tried in a jail: {made}.")
+    print(f"Tried in {execution.runtime}: {made}.")
     for warning in execution.warnings:
         print(f"warning: {warning}")
     return 0
 
 
 async def _try_guest(settings: Settings) -> Execution:
-    async with toolbox_of(settings, runtime="nsjail") as box:
+    async with toolbox_of(settings, runtime=_for_one_script(settings)) as box:
         return await box.try_documents()
 
 
@@ -335,7 +344,7 @@ def _doctor(settings: Settings, arguments: argparse.Namespace) -> int:
 
 async def _examine(settings: Settings) -> list[Finding]:
     async with toolbox_of(settings) as box:
-        root = load_guest_root(settings.data_dir)
+        root = None if settings.runtime == "docker" else load_guest_root(settings.data_dir)
         return [finding async for finding in examine(root, box.workspaces, box.runtime)]
 
 
@@ -353,7 +362,7 @@ async def _clean_up(settings: Settings) -> Cleaned:
 
 
 def _tools(settings: Settings, arguments: argparse.Namespace) -> int:
-    box = toolbox_of(settings, runtime="none" if settings.runtime == "none" else "nsjail")
+    box = toolbox_of(settings, runtime="none" if settings.runtime == "none" else _for_one_script(settings))
     print(json.dumps([describe(tool, arguments.format) for tool in box.tools.values()], indent=2))
     return 0
 

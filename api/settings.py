@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from api.tokens import is_safe_issuer
 from sandbox.job import MIB, Limits
+from sandbox.runtimes.containers import ContainerSettings
 from sandbox.spills.spill import SpillSettings
 from sandbox.tools.toolbox import RuntimeName
 
@@ -33,9 +34,18 @@ class Settings(BaseSettings):
     runtime: RuntimeName = Field(
         "warm",
         description="`warm`: fresh jails around interpreters that are there already; `nsjail`: new ones for each "
-        "run; `none`: no "
-        "scripts, only saved results and what is built of them.",
+        "run; `docker`: a container for each workspace in use; `none`: no scripts, only saved results and what is built of them.",
     )
+    docker_image: str = Field("spillbox-runtime:latest", description="With `docker`: the image that scripts run in.")
+    docker_runtime: str | None = Field(
+        None,
+        description="With `docker`: an OCI runtime that Docker knows, such as `runsc` (gVisor); Docker's own if not set.",
+    )
+    docker_idle_seconds: float = Field(
+        120, gt=0, description="With `docker`: how long a container stands after the last run in its workspace."
+    )
+    docker_containers: int = Field(32, ge=1, le=256, description="With `docker`: how many containers stand at a time.")
+    docker_cpus: float = Field(1, gt=0, description="With `docker`: processors that one container may use.")
     slots: int | None = Field(None, ge=1, le=100, description="Runs at once; the number of processors if not set.")
     queue_length: int = Field(
         128, ge=0, description="Runs of a tenant that may wait for a slot; one more is refused as busy."
@@ -69,6 +79,14 @@ class Settings(BaseSettings):
     limits: Limits = Field(
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."
     )
+
+    @property
+    def containers(self) -> ContainerSettings:
+        """Those of the runtime `docker`."""
+        return ContainerSettings(
+            image=self.docker_image, runtime=self.docker_runtime, idle_seconds=self.docker_idle_seconds,
+            containers=self.docker_containers, cpus=self.docker_cpus,
+        )  # fmt: skip
 
     @field_validator("api_key")
     @classmethod

@@ -38,8 +38,11 @@ MOUNT_POINTS = ("workspace", "tmp", "proc", "dev", "dev/shm", "run/report", "run
 _VERSION = f"python{sys.version_info.major}.{sys.version_info.minor}"
 _LEFT_OUT = {"__pycache__", "site-packages", "dist-packages", "test", "tests", "idle_test", "_bundled"}
 _LEFT_OUT_FILES = {"sitecustomize.py", "usercustomize.py"}
+CONTAINER_UIDS = range(2_000_000_000, 2_000_000_256)
+"""Of guests in containers, which have no user namespace of their own: far from any account, and below those of jails."""
 ACCOUNTS = {
-    "passwd": "root:x:0:0:root:/:/bin/false\nguest:x:1000:1000:guest:/tmp:/bin/false\n",
+    "passwd": "root:x:0:0:root:/:/bin/false\nguest:x:1000:1000:guest:/tmp:/bin/false\n"
+    + "".join(f"guest{n}:x:{uid}:{uid}:guest:/tmp:/bin/false\n" for n, uid in enumerate(CONTAINER_UIDS)),
     "group": "root:x:0:\nguest:x:1000:\n",
     "hosts": "127.0.0.1 localhost\n",
     "nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",

@@ -6,6 +6,7 @@ groups is a failure too.
 
 import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,14 @@ from sandbox import guest_root
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog
 from sandbox.documents.check import libraries_in
-from sandbox.errors import SpillboxError
+from sandbox.errors import GuestRootMissing, SpillboxError
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.records import Records
+from sandbox.runtimes import container_image
 from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.container import Engine
+from sandbox.runtimes.containers import ContainerSettings, DockerRuntime
 from sandbox.runtimes.none import NoRuntime
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.warm import WarmRuntime
@@ -36,26 +40,52 @@ MAKERS: dict[str, Callable[[GuestRoot, Path], Runtime]] = {
     "nsjail-rlimits": lambda root, _: NsjailRuntime(root, use_cgroups=False),
     "warm": WarmRuntime,
     "warm-rlimits": lambda root, folder: WarmRuntime(root, folder, use_cgroups=False),
+    "docker": lambda root, _: docker_runtime(root),
+    "docker+runsc": lambda root, _: docker_runtime(root, runtime="runsc"),
 }
 
+
+def docker_runtime(root: GuestRoot, **settings: Any) -> DockerRuntime:
+    """Containers of an image of this guest root, which is made if it is not there."""
+    engine = Engine()
+    image = f"{container_image.IMAGE_NAME}:tests"
+    with _image_lock:
+        try:
+            container_image.find(engine, image)
+        except GuestRootMissing:
+            container_image.make(engine, image, root)
+    return DockerRuntime(ContainerSettings(image=image, **settings), engine=engine)
+
+
+_image_lock = threading.Lock()
 
 OTHERS = ("node", "clients", "browser")
 """Programs that are not ours and that some tests need: see `scripts/others.sh`; a browser is Chromium."""
 
 
 def jail_pids() -> set[int]:
-    """Processes of jails in which a script runs now, on the whole machine: process 1 of each, and the script's, its fork."""
+    """Processes of runs, on the whole machine: process 1 of each jail in which a script runs now, and the script's, its fork.
+
+    Of a container only what it forks for a run. gVisor's are processes of another kernel, and not seen.
+    """
     found = set()
     for process in Path("/proc").glob("[0-9]*"):
         try:
             command = (process / "cmdline").read_bytes()
             is_ours = any(name in command for name in (b"/opt/spillbox/init.pyc", b"/opt/spillbox/launcher.pyc"))
+            if b"/opt/spillbox/worker.pyc" in command and not _is_first_of_its_namespace(process):
+                found.add(int(process.name))
             # A launcher, and a jail that stands spare, still see what is hidden from a run.
             if is_ours and " /run/launcher " not in (process / "mountinfo").read_text():
                 found.add(int(process.name))
         except OSError:
             continue
     return found
+
+
+def _is_first_of_its_namespace(process: Path) -> bool:
+    ids = next(line for line in (process / "status").read_text().splitlines() if line.startswith("NSpid:"))
+    return ids.split()[-1] == "1"
 
 
 Run = Callable[..., Coroutine[Any, Any, Execution]]
@@ -89,23 +119,35 @@ def runtime(
     request: pytest.FixtureRequest, root: GuestRoot, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Runtime]:
     """Every runtime that this machine has."""
+    made = make_runtime(request.param, root, tmp_path_factory.getbasetemp())
+    yield made
+    asyncio.run(made.close())
+
+
+def make_runtime(name: str, root: GuestRoot, folder: Path) -> Runtime:
+    """One of `MAKERS`, ready; what needs it is skipped, or fails, where it can't be."""
     try:
-        made = MAKERS[request.param](root, tmp_path_factory.getbasetemp())
+        made = MAKERS[name](root, folder)
     except SpillboxError as why:
-        unavailable(request.param, why)
+        unavailable(name, why)
         raise
     asyncio.run(made.ready())
     if made not in made.parts:
-        unavailable(request.param, made.warnings)
-    if "cgroups" in REQUIRED and "rlimits" not in request.param and made.warnings:
+        unavailable(name, made.warnings)
+    if "cgroups" in REQUIRED and "rlimits" not in name and "runsc" not in name and made.warnings:
         pytest.fail(f"control groups are required and are not here: {made.warnings[0]}")
-    yield made
-    asyncio.run(made.close())
+    return made
 
 
 @pytest.fixture(scope="session")
 def has_cgroups(runtime: Runtime) -> bool:
     return not any("control groups" in warning for warning in runtime.warnings)
+
+
+@pytest.fixture(scope="session")
+def is_gvisor(runtime: Runtime) -> bool:
+    """Whether guests run on another kernel, which has ways of its own; SECURITY.md lists them."""
+    return "runsc" in runtime.name
 
 
 @pytest.fixture

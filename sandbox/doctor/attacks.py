@@ -5,7 +5,7 @@ process. Each has a control: the same in a jail with the one wall taken out that
 attack that can't succeed anywhere would prove nothing.
 
 Arguments of an attack (see `targets`): a port on the host's loopback, the name of an abstract socket of the host, the id of a
-process outside, a text that only others' files and the service's environment hold.
+process outside, a text that only others' files and the service's environment hold, the device and the inode of the host's null.
 """
 
 import platform
@@ -14,6 +14,7 @@ from typing import Any
 
 from sandbox.job import Execution, Status
 from sandbox.runtimes import seccomp
+from sandbox.runtimes.container import NO_FILTER as BARE_CONTAINER
 from sandbox.runtimes.nsjail_config import CONFIG_FILE
 
 SECRET_PLACE = "@secret-folder@"  # noqa: S105  no secret
@@ -42,6 +43,11 @@ NUMBERS = _NUMBERS[platform.machine()]
 NO_FILTER = {"seccomp": seccomp.NO_FILTER}
 
 
+def _changed(**fields: Any) -> dict[str, Any]:
+    """Walls of a container whose configuration differs in these."""
+    return {"changes": fields}
+
+
 def config(*, without: str = "", extra: str = "") -> str:
     """The jail's reviewed configuration with one line changed to false, or with a mount more."""
     text = CONFIG_FILE.read_text()
@@ -65,6 +71,8 @@ class Attack:
     """Fields of `Walls` that differ in the control."""
     config: str | None = None
     """The reviewed configuration as it is in the control, if it differs."""
+    container: dict[str, Any] = field(default_factory=dict)
+    """Fields of `ContainerWalls` that differ in the control of a runtime of containers."""
     control_code: str | None = None
     """What the control runs, if the wall can't be taken out: the same attack on something that is not walled off."""
 
@@ -95,6 +103,7 @@ def _system_call(name: str, arguments: str = "0, 0, 0, 0, 0", *, ends_process: b
         cases=("R10",),
         ends_process=ends_process,
         walls=NO_FILTER,
+        container=BARE_CONTAINER,
     )
 
 
@@ -137,6 +146,7 @@ def _network(name: str, probe: str) -> Attack:
         cases=("R9",),
         walls=NO_FILTER,
         config=config(without="clone_newnet"),
+        container={**BARE_CONTAINER, **_changed(network_mode="host")},
     )
 
 
@@ -153,6 +163,7 @@ SOCKET_FAMILIES = tuple(
         enforced_by="seccomp",
         cases=("R9", "R10"),
         walls=NO_FILTER,
+        container=BARE_CONTAINER,
     )
     for name, number, kind in (
         ("INET", 2, "SOCK_STREAM"), ("INET6", 10, "SOCK_STREAM"), ("NETLINK", 16, "SOCK_RAW"),
@@ -173,6 +184,7 @@ PROCESSES = (
         enforced_by="pid namespace",
         cases=("R10", "R11"),
         config=_HOST_PROC,
+        container=_changed(pid_mode="host"),
     ),
     Attack(
         name="a signal to a process outside the jail",
@@ -181,6 +193,7 @@ PROCESSES = (
         enforced_by="pid namespace",
         cases=("R10",),
         config=_HOST_PROC,
+        container=_changed(pid_mode="host"),
     ),
     Attack(
         name="shared memory of the host",
@@ -189,6 +202,7 @@ PROCESSES = (
         enforced_by="ipc namespace",
         cases=("R11",),
         config=config(without="clone_newipc"),
+        container=_changed(ipc_mode="host"),
     ),
     Attack(
         name="the name of the host",
@@ -196,6 +210,7 @@ PROCESSES = (
         enforced_by="uts namespace",
         cases=("R11",),
         config=config(without="clone_newuts").replace('hostname: "spillbox"', ""),
+        container=_changed(uts_mode="host"),
     ),
 )
 
@@ -211,6 +226,7 @@ _SEARCH = (
     "    if sys.argv[4].encode() in data: found.append(p)\n"
     "print(f'ESCAPED: {found}' if found else 'HELD')"
 )
+_LEAK = {"environment": {"LEAK": SECRET, "PATH": "/opt/venv/bin"}}
 READS = (
     Attack(
         name="a file of another workspace, or a secret of the service",
@@ -218,6 +234,7 @@ READS = (
         enforced_by="mount namespace, guest root",
         cases=("R11",),
         config=config(extra=f'\nmount {{ src: "{SECRET_PLACE}" dst: "/run/launcher" is_bind: true }}\n'),
+        container=_changed(binds={SECRET_PLACE: {"bind": "/run/launcher", "mode": "ro"}}),
     ),
     Attack(
         name="the service's environment",
@@ -227,7 +244,8 @@ READS = (
         "print('ESCAPED: it is there' if sys.argv[4] in seen else 'HELD')",
         enforced_by="an environment of named variables",
         cases=("R11",),
-        walls={"environment": {"LEAK": SECRET, "PATH": "/opt/venv/bin"}},
+        walls=_LEAK,
+        container=_LEAK,
     ),
 )
 WRITES = tuple(
@@ -238,6 +256,7 @@ WRITES = tuple(
         enforced_by="read-only mounts",
         cases=("R8",),
         config=config(extra=f'\nmount {{ dst: "{place}" fstype: "tmpfs" rw: true }}\n'),
+        container={"user": 0, **_changed(tmpfs={place: "size=1m"})},  # who still can't write where it is read-only
     )
     for place in ("/etc", "/usr/share", "/opt/venv/lib")
 )
@@ -272,24 +291,26 @@ PRIVILEGES = Attack(
     name="a capability, or a gain of privileges by exec",
     code=_HEAD + "s = dict(l.split(':', 1) for l in open('/proc/self/status').read().splitlines())\n"
     "caps = [s[k].strip() for k in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb')]\n"
-    "held = set(caps) == {'0' * 16} and s['NoNewPrivs'].strip() == '1' and s['Seccomp'].strip() == '2' and os.getuid() == 1000\n"
+    "held = set(caps) == {'0' * 16} and s['NoNewPrivs'].strip() == '1' and s['Seccomp'].strip() == '2' and os.getuid() != 0\n"
     "print('HELD' if held else f'ESCAPED: {caps}')",
     enforced_by="user namespace, no capabilities, no-new-privileges",
     cases=("R10",),
     config=config().replace("keep_caps: false", "keep_caps: true"),
+    container={"user": 0, **_changed(cap_drop=[])},
 )
 
 
-def _refused(name: str, code: str, errors: str, *, enforced_by: str = "seccomp", **control: Any) -> Attack:
-    """What the kernel would do for a guest, but for the filter or a mount."""
+def _refused(name: str, code: str, errors: str) -> Attack:
+    """What the kernel would do for a guest, but for the filter."""
     return Attack(
         name=name,
         code=_HEAD
         + f"import fcntl, struct\ntry:\n  {code}; print('ESCAPED: done')\nexcept OSError as fault:\n"
         + f"  print('HELD' if fault.errno in {errors} else f'ESCAPED: reached the kernel, errno {{fault.errno}}')",
-        enforced_by=enforced_by,
+        enforced_by="seccomp",
         cases=("R10",),
-        **control,
+        walls=NO_FILTER,
+        container=BARE_CONTAINER,
     )
 
 
@@ -297,18 +318,27 @@ SHARED = (
     _refused(
         "a lock that every run sees",
         "fcntl.fcntl(open('/dev/null', 'rb+', 0), 37, struct.pack('hhqqi4x', 0, 0, 0, 1, 0))",
-        "(22,)", walls=NO_FILTER,
+        "(22,)"
     ),
     _refused(
         "a packet filter on a socket",
         "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].setsockopt(1, 26, struct.pack('HxxxxxxP', 0, 0))",
-        "(92,)", walls=NO_FILTER,
+        "(92,)"
     ),
-    _refused("the priority of process 1", "os.setpriority(os.PRIO_PROCESS, 1, 19)", "(1,)", walls=NO_FILTER),
-    _refused("the processors of process 1", "os.sched_setaffinity(1, os.sched_getaffinity(0))", "(1,)", walls=NO_FILTER),
-    _refused(
-        "a device node of the host", "os.utime('/dev/null')", "(1, 13, 30)", enforced_by="read-only mounts",
+    _refused("the priority of process 1", "os.setpriority(os.PRIO_PROCESS, 1, 19)", "(1,)"),
+    _refused("the processors of process 1", "os.sched_setaffinity(1, os.sched_getaffinity(0))", "(1,)"),
+    Attack(
+        name="a device node of the host",
+        code=_HEAD + "reached = False\n"
+        "for name in os.listdir('/dev'):\n"
+        "  node = os.stat('/dev/' + name, follow_symlinks=False)\n"
+        "  if f'{node.st_dev}-{node.st_ino}' != sys.argv[5]: continue\n"
+        "  try: os.utime('/dev/' + name); reached = True\n  except OSError: pass\n"
+        "print('ESCAPED: done' if reached else 'HELD')",
+        enforced_by="read-only mounts, or nodes of the container's own",
+        cases=("R10",),
         config=config().replace('dst: "/dev/null" is_bind: true', 'dst: "/dev/null" is_bind: true rw: true'),
+        container=_changed(binds={"/dev/null": {"bind": "/dev/of-the-host", "mode": "rw"}}),
     ),
 )  # fmt: skip
 

@@ -7,20 +7,18 @@ The quick form, for the start of a service, leaves out the controls and what tak
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from pydantic import BaseModel, Field
 
-from sandbox.doctor.attacks import ATTACKS, SECRET_PLACE, Attack
+from sandbox.doctor.attacks import ATTACKS, Attack
 from sandbox.doctor.targets import Targets, targets
+from sandbox.doctor.weakened import without_its_wall
 from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
 from sandbox.job import MIB, Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.identities import process_identities
-from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.workspace import Workspaces
 
 
@@ -115,14 +113,14 @@ LIMITS = (
 
 
 async def examine(
-    root: GuestRoot,
+    root: GuestRoot | None,
     workspaces: Workspaces,
     runtime: Runtime,
     *,
     attacks: Sequence[Attack] = ATTACKS,
     limits: Sequence[Limit] = LIMITS,
 ) -> AsyncIterator[Finding]:
-    """Try everything in each part of ``runtime``, and the controls in jails of the guest root that lack the one wall."""
+    """Try everything in each part of ``runtime``, and the controls where the one wall is lacking; see `weakened`."""
     await runtime.ready()
     with process_identities().one() as identity, targets(identity) as there:
         for attack in attacks:
@@ -176,21 +174,13 @@ def _all_in_one(attacks: Sequence[Attack]) -> str:
 
 
 async def _control_of(
-    attack: Attack, there: Targets, workspaces: Workspaces, runtime: Runtime, root: GuestRoot
+    attack: Attack, there: Targets, workspaces: Workspaces, runtime: Runtime, root: GuestRoot | None
 ) -> Execution | str:
     """The attack where it must succeed."""
     if attack.control_code is not None:
         return await _run(runtime, workspaces, attack.control_code, there.arguments, Limits(wall_seconds=10))
-    with TemporaryDirectory(prefix="spillbox-doctor-") as folder:
-        walls = dict(attack.walls)
-        if attack.config is not None:
-            walls["config_file"] = Path(folder) / "weakened.cfg"
-            walls["config_file"].write_text(attack.config.replace(SECRET_PLACE, str(there.secret_folder)))
-        weak = NsjailRuntime(root, walls=walls)
-        try:
-            return await _run(weak, workspaces, attack.code, there.arguments, Limits(wall_seconds=10))
-        finally:
-            await weak.close()
+    async with without_its_wall(attack, runtime.parts[0], root, there.secret_folder) as weak:
+        return await _run(weak, workspaces, attack.code, there.arguments, Limits(wall_seconds=10))
 
 
 def _host_lives(there: Targets, runtime: Runtime) -> Finding:

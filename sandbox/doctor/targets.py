@@ -29,7 +29,8 @@ class Targets:
     @property
     def arguments(self) -> tuple[str, ...]:
         """Of an attack."""
-        return (str(self.port), self.socket_name, str(self.victim.pid), SECRET)
+        null = Path("/dev/null").stat()
+        return (str(self.port), self.socket_name, str(self.victim.pid), SECRET, f"{null.st_dev}-{null.st_ino}")
 
     @property
     def victim_lives(self) -> bool:

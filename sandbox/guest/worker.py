@@ -103,7 +103,7 @@ class _Worker:
         os.close(err_end)
         self._stream.send(frames.BEGUN)
         gate.send(message)
-        look = _Look(self, cpu_seconds, before)
+        look = _Look(self, cpu_seconds, before, idle_bytes)
         wait_status, peak_kib = self._watch(child, {out: frames.OUT, err: frames.ERR}, look)
         gate.close()
         for fd, kind in ((out, frames.OUT), (err, frames.ERR)):
@@ -115,7 +115,7 @@ class _Worker:
         done = {
             "wait_status": wait_status,
             "cpu_seconds": now.ru_utime + now.ru_stime - used.ru_utime - used.ru_stime,
-            "max_memory_bytes": max(0, peak_kib * 1024 - idle_bytes, look.peak_bytes - idle_bytes),
+            "max_memory_bytes": max(0, peak_kib * 1024 - idle_bytes, look.peak_bytes),
             "stopped": look.stopped,
             "oom_kills": after.get("oom_kills", 0) - before.get("oom_kills", 0),
             "refused_forks": after.get("refused_forks", 0) - before.get("refused_forks", 0),
@@ -202,8 +202,9 @@ class _Worker:
 class _Look:
     """What is looked at ten times a second while a script runs; what the kernel does not count, by the processes themselves."""
 
-    def __init__(self, worker, cpu_seconds, before):
+    def __init__(self, worker, cpu_seconds, before, idle_bytes):
         self._worker = worker
+        self._idle_bytes = idle_bytes
         self._cpu_seconds = cpu_seconds
         self._before = before
         self._looks = 0
@@ -225,8 +226,10 @@ class _Look:
             self._saw_kill = True
 
     def _look_at_processes(self):
-        own = os.getpid()
-        used = sum(_resident_bytes(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != own)
+        own = str(os.getpid())
+        others = [name for name in os.listdir("/proc") if name.isdigit() and name != own]
+        # What a process has of this one, of which it is a fork, is there once.
+        used = sum(max(0, _resident_bytes(name) - self._idle_bytes) for name in others)
         self.peak_bytes = max(self.peak_bytes, used)
         if used > self._worker.setup["memory_bytes"]:
             self.stop("memory")

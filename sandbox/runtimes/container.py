@@ -54,8 +54,14 @@ class ContainerWalls:
     environment: dict[str, str] = field(default_factory=lambda: dict(policy.ENVIRONMENT))
     seccomp: bytes = field(default_factory=seccomp.program)
     profile: str = field(default_factory=lambda: json.dumps(seccomp.container_profile()))
+    user: int | None = None
+    """Instead of an unprivileged one of the container's own."""
     changes: dict[str, Any] = field(default_factory=dict)
-    """Fields of the host's configuration to replace, and ``user``: for controls, which lack one wall."""
+    """Of the host's configuration: for controls, which lack one wall."""
+
+
+NO_FILTER: dict[str, Any] = {"seccomp": seccomp.NO_FILTER, "profile": "unconfined"}
+"""Walls without seccomp, for controls."""
 
 
 class Engine:
@@ -151,6 +157,7 @@ class Container:
         self._walls = walls
         self.limits = limits
         self.uid = uid
+        self._owner = uid if walls.user is None else walls.user
         self._said = bytearray()
         self._read = bytearray()
         self._left_of_part = 0
@@ -163,9 +170,8 @@ class Container:
             self._memory_bytes += _GVISOR_BYTES + limits.workspace_bytes + 2 * limits.tmp_bytes
         self.modules: frozenset[str] = frozenset()
         host = self._host_config(read_only)
-        user = walls.changes.get("user", f"{uid}:{uid}")
         self.id: str = engine.ask(
-            "create_container", walls.image, self._command(), user=user, environment=walls.environment,
+            "create_container", walls.image, self._command(), user=f"{self._owner}:{self._owner}", environment=walls.environment,
             hostname=None if "uts_mode" in walls.changes else policy.HOSTNAME, working_dir="/", stdin_open=True,
             labels={SERVICE_LABEL: service_label()}, host_config=host, entrypoint=[],
         )["Id"]  # fmt: skip
@@ -183,8 +189,9 @@ class Container:
     def _host_config(self, read_only: dict[str, Path]) -> Any:
         limits, walls = self.limits, self._walls
         binds = {str(folder): {"bind": f"{GUEST_PATH}/{name}", "mode": "ro"} for name, folder in read_only.items()}
+        ours = f"uid={self._owner},gid={self._owner},nosuid,nodev"
         tmpfs = {
-            mount.place: f"{mount.options},uid={self.uid},gid={self.uid},nosuid,nodev,{'exec' if mount.executable else 'noexec'}"
+            mount.place: f"{mount.options},{ours},{'exec' if mount.executable else 'noexec'}"
             for mount in policy.tmpfs_mounts(limits)
         }
         fields: dict[str, Any] = {
@@ -199,8 +206,6 @@ class Container:
         if walls.runtime is not None:
             fields["runtime"] = walls.runtime
         for name, value in walls.changes.items():
-            if name == "user":
-                continue
             fields[name] = {**fields[name], **value} if isinstance(value, dict) else value
         fields = {name: value for name, value in fields.items() if value is not None}
         return self._engine.api.create_host_config(**fields)
@@ -344,9 +349,8 @@ class Container:
     def remove(self) -> None:
         """Kill and remove it; raises `JailFailed`."""
         if self._socket is not None:
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
             self._channel.close()
+            self._socket.close()
             self._socket = None
         self._engine.remove(self.id)
 

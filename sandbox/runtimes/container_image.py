@@ -1,13 +1,12 @@
 """The image of containers: a guest root, with labels that tell what is in it."""
 
-import io
 import json
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 from sandbox import guest_root
 from sandbox.errors import GuestRootMissing
@@ -16,8 +15,6 @@ from sandbox.runtimes.container import Engine
 
 PROGRAMS_LABEL, PYTHON_LABEL, LIBRARIES_LABEL = "spillbox.programs", "spillbox.python", "spillbox.libraries"
 IMAGE_NAME = "spillbox-runtime"
-FIRST_UID, UIDS = 2_000_000_000, 256
-"""Of guests in containers; far from any account, and below those of jails."""
 
 
 def labels_of(root: GuestRoot) -> dict[str, str]:
@@ -50,7 +47,8 @@ def find(engine: Engine, name: str) -> tuple[str, Guest]:
 def make(engine: Engine, name: str, root: GuestRoot) -> None:
     """Give Docker an image of a guest root, replacing an older one of that name."""
     changes = [f"LABEL {key}={json.dumps(value)}" for key, value in labels_of(root).items()]
-    changes += [f"USER {FIRST_UID}:{FIRST_UID}"]
+    uid = guest_root.CONTAINER_UIDS[0]
+    changes += [f"USER {uid}:{uid}"]
     with _archive(root.path) as archive:
         repository, _, tag = name.partition(":")
         answer = engine.ask(
@@ -63,23 +61,13 @@ def make(engine: Engine, name: str, root: GuestRoot) -> None:
 
 @contextmanager
 def _archive(root: Path) -> Iterator[IO[bytes]]:
-    """A tar of the guest root that is the same for the same content, with accounts for the uids of containers."""
+    """A tar of the guest root that is the same for the same content."""
     with tempfile.TemporaryFile() as file:
         with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
             for path in sorted(root.rglob("*")):
-                inside = str(path.relative_to(root))
-                if inside == "etc/passwd":
-                    _add_bytes(tar, inside, (path.read_text() + accounts()).encode())
-                else:
-                    tar.add(path, inside, recursive=False, filter=_plain)
+                tar.add(path, str(path.relative_to(root)), recursive=False, filter=_plain)
         file.seek(0)
         yield file
-
-
-def accounts() -> str:
-    """Lines of /etc/passwd, since scripts may ask for their user's name."""
-    uids = range(FIRST_UID, FIRST_UID + UIDS)
-    return "".join(f"guest{uid - FIRST_UID}:x:{uid}:{uid}:guest:/tmp:/bin/false\n" for uid in uids)
 
 
 def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
@@ -89,9 +77,3 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.mtime = 0
     member.pax_headers = {}
     return member
-
-
-def _add_bytes(tar: tarfile.TarFile, name: str, content: bytes) -> None:
-    member: Any = tarfile.TarInfo(name)
-    member.size, member.mode = len(content), 0o644
-    tar.addfile(member, io.BytesIO(content))

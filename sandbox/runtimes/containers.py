@@ -18,14 +18,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from sandbox.errors import JailFailed, JailLost
-from sandbox.job import Execution, Job, Limits
+from sandbox.guest_root import CONTAINER_UIDS
+from sandbox.job import Execution, Job, Limits, Value
 from sandbox.processes import lives
 from sandbox.runtimes import container_image
 from sandbox.runtimes.answer import answer
 from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.container import Container, ContainerWalls, Engine, label_lives
-from sandbox.runtimes.container_image import FIRST_UID, UIDS
 from sandbox.runtimes.container_session import ContainerSession
 from sandbox.runtimes.session import Outcome, let_go, on_thread
 from sandbox.runtimes.shadows import shadows
@@ -37,7 +39,8 @@ _log = logging.getLogger(__name__)
 GVISOR = "runsc"
 _MAX_RUNS = 64
 _TRIES = 3
-_ROOTLESS_FIRST_UID = 65_534 - UIDS
+_ROOTLESS_UIDS = range(65_534 - len(CONTAINER_UIDS), 65_534)
+"""An engine without privilege has no more ids than these."""
 _OF_GVISOR = (
     "Weaker limits: gVisor's kernel counts no processes and no processor time of a container for us, so who went over a process "
     "limit is not counted, processor time is bounded for each process by itself, and the memory of all of a run's processes and "
@@ -46,36 +49,39 @@ _OF_GVISOR = (
 )
 
 
+class ContainerSettings(Value):
+    """How containers are made and kept; see `api/settings.py` for what each means."""
+
+    image: str = f"{container_image.IMAGE_NAME}:latest"
+    runtime: str | None = None
+    idle_seconds: float = Field(120, gt=0)
+    containers: int = Field(32, ge=1, le=len(CONTAINER_UIDS))
+    cpus: float = Field(1, gt=0)
+
+
 class DockerRuntime:
     """Runs each job in a container of its workspace. Same answers, limits and walls as the other runtimes."""
 
     starts_cold = False
 
     def __init__(
-        self, *, image: str, limits: Limits = Limits(), runtime: str | None = None, idle_seconds: float = 120,  # noqa: B008
-        most: int = 32, cpus: float = 1, engine: Engine | None = None, changes: dict[str, Any] | None = None,
-        seccomp_off: bool = False, environment: dict[str, str] | None = None,
+        self, settings: ContainerSettings = ContainerSettings(), *, engine: Engine | None = None,  # noqa: B008  frozen
+        changes: dict[str, Any] | None = None,
     ) -> None:  # fmt: skip
-        """``most`` containers stand at a time, each with ``cpus`` processors, for ``idle_seconds`` after its last run.
+        """``changes`` are fields of `ContainerWalls` to replace, for tests and for `doctor`, whose controls lack one wall.
 
-        ``runtime`` is an OCI runtime that Docker knows. The last three are for tests and for `doctor`, whose controls lack one
-        wall. Raises `JailFailed` where there is no Docker, or not this runtime; `GuestRootMissing` without the image.
+        Raises `JailFailed` where there is no Docker, or not this runtime; `GuestRootMissing` without the image.
         """
-        self.name = "docker" if runtime is None else f"docker+{runtime}"
+        self.name = "docker" if settings.runtime is None else f"docker+{settings.runtime}"
+        self.settings = settings
         self._engine = engine or Engine()
-        self._engine.require(runtime)
-        image_id, self.guest = container_image.find(self._engine, image)
-        is_gvisor = runtime is not None and GVISOR in runtime
+        self._engine.require(settings.runtime)
+        image_id, self.guest = container_image.find(self._engine, settings.image)
+        is_gvisor = settings.runtime is not None and GVISOR in settings.runtime
         self.warnings: tuple[str, ...] = (_OF_GVISOR,) if is_gvisor else ()
-        walls = ContainerWalls(image_id, runtime, counts=not is_gvisor, cpus=cpus, changes=changes or {})
-        if seccomp_off:
-            walls = replace(walls, seccomp=b"", profile="unconfined")
-        self._walls = replace(walls, environment=environment) if environment is not None else walls
-        self._limits = limits
-        self._idle_seconds = idle_seconds
-        self._most = most
-        first = _ROOTLESS_FIRST_UID if self._engine.is_rootless else FIRST_UID
-        self._uids = list(range(first + UIDS - 1, first - 1, -1))
+        standing = ContainerWalls(image_id, settings.runtime, counts=not is_gvisor, cpus=settings.cpus)
+        self._walls = replace(standing, **(changes or {}))
+        self._uids = list(reversed(_ROOTLESS_UIDS if self._engine.is_rootless else CONTAINER_UIDS))
         self._lock = threading.Condition()  # guards what follows, and the uids
         self._idle: dict[Path, list[tuple[float, Container]]] = {}
         """By workspace, with the time since when."""
@@ -86,6 +92,10 @@ class DockerRuntime:
         self._engine.reap(partial(label_lives, process_lives=lives))
         self._sweeper = threading.Thread(target=_sweep, args=(weakref.ref(self), self._ending), daemon=True)
         self._sweeper.start()
+
+    def weakened(self, changes: dict[str, Any]) -> "DockerRuntime":
+        """Another one over the same image that lacks a wall, by Docker's own OCI runtime: for controls."""
+        return DockerRuntime(self.settings.model_copy(update={"runtime": None}), changes=changes)
 
     @property
     def parts(self) -> tuple[Runtime, ...]:
@@ -147,14 +157,16 @@ class DockerRuntime:
 
     def _start(self, key: Path, limits: Limits) -> Container:
         with self._lock:
-            over = self._count >= self._most
+            over = self._count >= self.settings.containers
             uid = self._uids.pop() if self._uids else None
             self._count += 1
         try:
             if over:
                 self._remove_longest_idle()
             if uid is None:
-                raise JailFailed(f"More than {UIDS} containers at once are not supported. Use fewer slots.")
+                raise JailFailed(
+                    f"More than {len(CONTAINER_UIDS)} containers at once are not supported. Use fewer slots."
+                )
             read_only = {name: key / name for name in READ_ONLY_FOLDERS}
             return Container(self._engine, self._walls, limits, uid=uid, read_only=read_only)
         except BaseException:
@@ -201,7 +213,7 @@ class DockerRuntime:
 
     def sweep(self, *, all_of_them: bool = False) -> None:
         """Remove what has idled for too long."""
-        oldest = time.monotonic() - self._idle_seconds
+        oldest = time.monotonic() - self.settings.idle_seconds
         old: list[Container] = []
         with self._lock:
             for key, idle in list(self._idle.items()):

@@ -32,11 +32,12 @@ from sandbox.errors import (
     SpillboxError,
     error_of,
 )
-from sandbox.guest_root import GuestRoot
+from sandbox.guest_root import Guest, GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.records import Acceptance, Record, Records, State
 from sandbox.retention import Cleaned
 from sandbox.runtimes.base import Runtime, Wrapper
+from sandbox.runtimes.containers import ContainerSettings, DockerRuntime
 from sandbox.runtimes.none import NoRuntime
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.streams import OnOutput
@@ -87,7 +88,7 @@ class Toolbox:
 
     def __init__(
         self, *, workspaces: Workspaces, runtime: Runtime, records: Records, catalog: Catalog, attachments: Attachments,
-        guest: GuestRoot | None, spills: SpillSettings = SpillSettings(), slots: int | None = None,  # noqa: B008  frozen
+        guest: Guest | None, spills: SpillSettings = SpillSettings(), slots: int | None = None,  # noqa: B008  frozen
         queue_length: int = 128, tenant_slots: int | None = None,
         keep_results: timedelta = KEEP_RESULTS, sign: Sign = str, approve: Approve | None = None,
         approval_seconds: float = WAIT_SECONDS,
@@ -263,8 +264,8 @@ class Toolbox:
         return tool, given, self.workspaces.open(workspace_id)
 
     def require_guest_root(self) -> None:
-        """Raises `GuestRootMissing` if it is gone since the start."""
-        if self._guest is not None:
+        """Raises `GuestRootMissing` if jails are made of one, and it is gone since the start."""
+        if isinstance(self._guest, GuestRoot):
             guest_root.load(self._guest.path)
 
     async def try_documents(self) -> Execution:
@@ -335,7 +336,7 @@ async def in_ledger(work: Callable[..., T], *arguments: Any) -> T:
     return work(*arguments)
 
 
-RuntimeName = Literal["warm", "nsjail", "none"]
+RuntimeName = Literal["warm", "nsjail", "docker", "none"]
 
 
 def open_toolbox(
@@ -343,16 +344,18 @@ def open_toolbox(
     tenant_slots: int | None = None, runtime: RuntimeName = "warm", spills: SpillSettings = SpillSettings(),  # noqa: B008
     keep_results: timedelta = KEEP_RESULTS,
     disk_bytes: int | None = None, sign: Sign = str, approve: Approve | None = None, approval_seconds: float = WAIT_SECONDS,
+    containers: ContainerSettings = ContainerSettings(),  # noqa: B008  frozen
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
 
     Needs the guest root of `spillbox setup` in the data folder (`GuestRootMissing` says so), but for the runtime ``none``,
-    which has no `run_python`. Calls that an ended process left unfinished are marked as interrupted. ``warm`` keeps interpreters
-    that have the libraries, about a second after the start, and runs go into fresh ``nsjail`` jails until then and where that
-    can't be; each answer says which it was.
+    which has no `run_python`, and for ``docker``, which needs the image that ``containers`` name. Calls that an ended process
+    left unfinished are marked as interrupted. ``warm`` keeps interpreters that have the libraries, about a second after the
+    start, and runs go into fresh ``nsjail`` jails until then and where that can't be; each answer says which it was.
     """
     folder = Path(data_folder)
-    root = None if runtime == "none" else load_guest_root(folder)
+    root = load_guest_root(folder) if runtime in ("warm", "nsjail") else None
+    docker = DockerRuntime(containers) if runtime == "docker" else None
     close_to_others(folder)
     records = Records.in_folder(folder)
     records.recover()
@@ -360,12 +363,13 @@ def open_toolbox(
     disk = Disk(folder, quota_bytes=disk_bytes, spare_bytes=_SPARE_DISK_BYTES)
     workspaces = Workspaces(folder / "workspaces", limits=limits, disk=disk, expired_at=catalog.expired_at)
     workspaces.sweep()
-    made: Runtime = NoRuntime()
+    made: Runtime = docker or NoRuntime()
     if root is not None:
         made = WarmRuntime(root, workspaces.root, limits=limits) if runtime == "warm" else NsjailRuntime(root)
     return Toolbox(
         workspaces=workspaces, runtime=made, records=records, catalog=catalog,
-        attachments=Attachments(folder / "attachments", catalog, disk), guest=root, spills=spills, slots=slots,
+        attachments=Attachments(folder / "attachments", catalog, disk), spills=spills, slots=slots,
+        guest=root if docker is None else docker.guest,
         queue_length=queue_length, tenant_slots=tenant_slots,
         keep_results=keep_results, sign=sign, approve=approve, approval_seconds=approval_seconds,
     )  # fmt: skip

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.doctor.attacks import ATTACKS, SECRET, SECRET_PLACE, Attack
+from sandbox.doctor.attacks import ATTACKS, SECRET, Attack
 from sandbox.doctor.targets import Targets
 from sandbox.doctor.targets import targets as make_targets
+from sandbox.doctor.weakened import without_its_wall
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
@@ -17,6 +18,7 @@ from sandbox.runtimes.identities import process_identities
 from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.policy import GUEST_UID
 from sandbox.workspace import Workspace, Workspaces
+from tests.conftest import make_runtime
 
 
 @pytest.fixture
@@ -26,6 +28,16 @@ def targets() -> Iterator[Targets]:
     with make_targets(identity) as made:
         yield made
         assert made.victim_lives, "an attack killed a process outside its jail"
+
+
+@pytest.fixture(scope="module", params=["nsjail", "docker"])
+def family(
+    request: pytest.FixtureRequest, root: GuestRoot, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Runtime]:
+    """One runtime of each kind of wall."""
+    made = make_runtime(request.param, root, tmp_path_factory.getbasetemp())
+    yield made
+    asyncio.run(made.close())
 
 
 async def attack_with(runtime: Runtime, workspace: Workspace, code: str, targets: Targets | None = None) -> Execution:
@@ -56,16 +68,11 @@ async def test_the_attack_is_held(
 
 @pytest.mark.parametrize("attack", EVERY)
 async def test_control_the_attack_succeeds_without_its_wall(
-    root: GuestRoot, workspace: Workspace, attack: Attack, targets: Targets, tmp_path: Path
+    family: Runtime, root: GuestRoot, workspace: Workspace, attack: Attack, targets: Targets
 ) -> None:
-    walls = dict(attack.walls)
-    if attack.config is not None:
-        walls["config_file"] = tmp_path / "weakened.cfg"
-        walls["config_file"].write_text(attack.config.replace(SECRET_PLACE, str(targets.secret_folder)))
-    weakened = NsjailRuntime(root, walls=walls)
-    done = await attack_with(weakened, workspace, attack.control_code or attack.code, targets)
-    assert attack.has_escaped(done), done
-    await weakened.close()
+    async with without_its_wall(attack, family, root, targets.secret_folder) as weakened:
+        done = await attack_with(weakened, workspace, attack.control_code or attack.code, targets)
+        assert attack.has_escaped(done), done
 
 
 KILL_ALL = (
