@@ -334,6 +334,8 @@ def _doctor(settings: Settings, arguments: argparse.Namespace) -> int:
             word = "WEAKER" if finding.weaker and finding.is_real else "ok" if finding.is_real else "NOT REAL"
             print(f"{word:<9}{finding.what} ({finding.runtime})")
             print(f"         by: {finding.enforced_by}\n         seen: {finding.proof}")
+            if finding.known:
+                print(f"         known: {finding.known}")
         for cure in dict.fromkeys(finding.cure for finding in findings if finding.cure):
             print(f"\n{cure}")
         real = sum(finding.is_real for finding in findings)

@@ -73,6 +73,8 @@ class Attack:
     """The reviewed configuration as it is in the control, if it differs."""
     container: dict[str, Any] = field(default_factory=dict)
     """Fields of `ContainerWalls` that differ in the control of a runtime of containers."""
+    open_in_gvisor: str = ""
+    """Why this is not held where gVisor's kernel is the guest's, and what stands in its place."""
     control_code: str | None = None
     """What the control runs, if the wall can't be taken out: the same attack on something that is not walled off."""
 
@@ -198,7 +200,9 @@ PROCESSES = (
     Attack(
         name="shared memory of the host",
         code=_HEAD
-        + "print('HELD' if len(open('/proc/sysvipc/shm').readlines()) == 1 else 'ESCAPED: there is a segment')",
+        + "table = '/proc/sysvipc/shm'\n"
+        + "segments = len(open(table).readlines()) - 1 if os.path.exists(table) else 0\n"
+        + "print('ESCAPED: there is a segment' if segments else 'HELD')",
         enforced_by="ipc namespace",
         cases=("R11",),
         config=config(without="clone_newipc"),
@@ -261,21 +265,39 @@ WRITES = tuple(
     for place in ("/etc", "/usr/share", "/opt/venv/lib")
 )
 
-PROCESS_ONE = Attack(
-    name="the memory, descriptors or end of process 1",
-    code=_HEAD + "reached = []\n"
-    "for path in ('/proc/1/mem', '/proc/1/maps', '/proc/1/environ'):\n"
+_REACH = (
+    _HEAD + "reached = []\n"
+    "for path in {paths}:\n"
     "  try: open(path, 'rb').read(1); reached.append(path)\n  except OSError as f:\n"
     "    if f.errno == 5: reached.append(path)\n"
-    "try: reached += os.listdir('/proc/1/fd')\nexcept OSError: pass\n"
-    "try: os.kill(1, 9)\nexcept OSError: pass\n"
-    "import time; time.sleep(0.2)\n"
-    "print(f'ESCAPED: {reached}' if reached else 'HELD')",
-    enforced_by="a process that is not dumpable, pid namespace",
-    cases=("R10", "R11"),
 )
-PROCESS_ONE = replace(
-    PROCESS_ONE, control_code=PROCESS_ONE.code.replace("/proc/1/", "/proc/self/").replace("os.kill(1, 9)", "pass")
+_FIRST_MEMORY = (
+    _REACH.format(paths="('/proc/1/mem',)") + "try: os.kill(1, 9)\nexcept OSError: pass\n"
+    "import time; time.sleep(0.2)\n"
+    "print(f'ESCAPED: {reached}' if reached else 'HELD')"
+)
+_FIRST_FILES = (
+    _REACH.format(paths="('/proc/1/maps', '/proc/1/environ')")
+    + "try: reached += os.listdir('/proc/1/fd')\nexcept OSError: pass\n"
+    "print(f'ESCAPED: {reached}' if reached else 'HELD')"
+)
+PROCESS_ONE = (
+    Attack(
+        name="the memory or end of process 1",
+        code=_FIRST_MEMORY,
+        enforced_by="a process that is not dumpable, pid namespace",
+        cases=("R10", "R11"),
+        control_code=_FIRST_MEMORY.replace("/proc/1/", "/proc/self/").replace("os.kill(1, 9)", "pass"),
+    ),
+    Attack(
+        name="descriptors and environment of process 1",
+        code=_FIRST_FILES,
+        enforced_by="a process that is not dumpable",
+        cases=("R10", "R11"),
+        control_code=_FIRST_FILES.replace("/proc/1/", "/proc/self/"),
+        open_in_gvisor="its kernel shows them to a process of the same user; nothing there is secret, and what process 1 says "
+        "bears a seal that no guest has",
+    ),
 )
 DESCRIPTORS = Attack(
     name="a descriptor that was not given",
@@ -289,9 +311,10 @@ DESCRIPTORS = Attack(
 DESCRIPTORS = replace(DESCRIPTORS, control_code="import os\nos.open('/etc/passwd', 0)\n" + DESCRIPTORS.code)
 PRIVILEGES = Attack(
     name="a capability, or a gain of privileges by exec",
-    code=_HEAD + "s = dict(l.split(':', 1) for l in open('/proc/self/status').read().splitlines())\n"
-    "caps = [s[k].strip() for k in ('CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb')]\n"
-    "held = set(caps) == {'0' * 16} and s['NoNewPrivs'].strip() == '1' and s['Seccomp'].strip() == '2' and os.getuid() != 0\n"
+    code=_HEAD + "s = [l.split() for l in open('/proc/self/status').read().splitlines()]\n"
+    "caps = [l[1] for l in s if l[0].startswith('Cap')]\n"
+    "held = set(caps) == {'0' * 16} and os.getuid() != 0\n"
+    "held = held and libc.prctl(39, 0, 0, 0, 0) == 1 and libc.prctl(21, 0, 0, 0, 0) == 2  # no new privileges; a filter\n"
     "print('HELD' if held else f'ESCAPED: {caps}')",
     enforced_by="user namespace, no capabilities, no-new-privileges",
     cases=("R10",),
@@ -347,7 +370,7 @@ ATTACKS: tuple[Attack, ...] = (
     *SOCKET_FAMILIES,
     *SHARED,
     *PROCESSES,
-    PROCESS_ONE,
+    *PROCESS_ONE,
     DESCRIPTORS,
     *READS,
     *WRITES,

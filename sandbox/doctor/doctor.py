@@ -18,6 +18,7 @@ from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
 from sandbox.job import MIB, Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.containers import GVISOR
 from sandbox.runtimes.identities import process_identities
 from sandbox.workspace import Workspaces
 
@@ -34,12 +35,13 @@ class Finding(BaseModel):
     enforced_by: str
     proof: str = Field(description="What was seen.")
     weaker: bool = Field(False, description="Whether this host enforces it less strictly than promised.")
+    known: str = Field("", description="Why it is known not to hold in this runtime, and what stands in its place.")
     cure: str | None = None
 
     @property
     def is_real(self) -> bool:
-        """Whether this is proved, as far as it was tried."""
-        return self.held and self.control is not False
+        """Whether this is proved, as far as it was tried, or told."""
+        return (self.held or bool(self.known)) and self.control is not False
 
 
 @dataclass(frozen=True)
@@ -127,10 +129,14 @@ async def examine(
             control = await _control_of(attack, there, workspaces, runtime, root)
             for part in runtime.parts:
                 done = await _run(part, workspaces, attack.code, there.arguments, Limits(wall_seconds=10))
+                known = _known_of(attack, part)
                 yield Finding(
                     what=attack.name,
                     runtime=part.name,
                     held=isinstance(done, Execution) and attack.is_held(done),
+                    weaker=bool(known),
+                    known=known,
+                    cure=part.warnings[0] if known else None,
                     control=isinstance(control, Execution) and attack.has_escaped(control),
                     enforced_by=attack.enforced_by,
                     proof=f"{_seen(done)}; without the wall: {_seen(control)}",
@@ -153,11 +159,14 @@ async def examine_quickly(workspaces: Workspaces, runtime: Runtime) -> list[Find
             lines = done.stdout.text.splitlines() if isinstance(done, Execution) else []
             for attack, line in zip_longest(attacks, lines[: len(attacks)], fillvalue=_seen(done)):
                 assert isinstance(attack, Attack)  # noqa: S101  there are no more lines than attacks
+                known = _known_of(attack, part)
                 findings.append(
                     Finding(
                         what=attack.name,
                         runtime=part.name,
                         held=line == "HELD",
+                        weaker=bool(known),
+                        known=known,
                         control=None,
                         enforced_by=attack.enforced_by,
                         proof=str(line)[:80],
@@ -166,6 +175,10 @@ async def examine_quickly(workspaces: Workspaces, runtime: Runtime) -> list[Find
             findings += [await _try_limit(case, workspaces, part, None) for case in LIMITS if case.is_quick]
         findings.append(_host_lives(there, runtime))
     return findings
+
+
+def _known_of(attack: Attack, runtime: Runtime) -> str:
+    return attack.open_in_gvisor if GVISOR in runtime.name else ""
 
 
 def _all_in_one(attacks: Sequence[Attack]) -> str:

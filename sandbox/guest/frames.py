@@ -4,7 +4,9 @@
     service -> worker    SETUP: limits; FILTER: the script's seccomp program
     service -> worker    PRELOAD                                           UP again
     service -> worker    FOLDER, FILE and its DATA, again and again; FILLED      FILLED: 0, or an error number
-    service -> worker    GO                                                BEGUN, then OUT and ERR as they come
+    service -> worker    GO                                                STANDS: the script's process, which has run nothing yet
+    service -> worker    SEAL: a secret that each later frame of the worker begins with, until WIPED
+                                                                           OUT and ERR as they come
     service -> worker    KILL, if it must end before its time
     worker  -> service   DONE: how it ended                                (nothing of the guest lives any more)
     service -> worker    LIST                                              ENTRY for each, END
@@ -13,7 +15,9 @@
     either side closes: the other gives up
 
 A container's standard streams are all that every engine of containers carries, so it is not the wire of a jail. Only
-process 1 holds the container's end. The service treats what it reads as hostile all the same: kinds are expected, lengths bounded.
+process 1 holds the container's end. Where a kernel lets a guest open descriptors of process 1 by /proc, as gVisor's does, it
+could write there: hence the seal, which comes after the script's process was forked, so that it is in no memory of the
+guest's. The service treats what it reads as hostile all the same: kinds are expected, lengths bounded.
 """
 
 import os
@@ -22,27 +26,9 @@ HEAD_BYTES = 5
 MAX_FRAME_BYTES = 256 * 1024
 
 (
-    UP,
-    SETUP,
-    FILTER,
-    PRELOAD,
-    FOLDER,
-    FILE,
-    DATA,
-    FILLED,
-    GO,
-    BEGUN,
-    OUT,
-    ERR,
-    KILL,
-    DONE,
-    LIST,
-    ENTRY,
-    END,
-    GET,
-    WIPE,
+    UP, SETUP, FILTER, PRELOAD, FOLDER, FILE, DATA, FILLED, GO, STANDS, SEAL, OUT, ERR, KILL, DONE, LIST, ENTRY, END, GET, WIPE,
     WIPED,
-) = range(1, 21)
+) = range(1, 22)  # fmt: skip
 
 _NUMBERS = ((4, False), (8, False), (8, False), (8, True))  # bytes and sign of mode, size, inode, time in ns
 
@@ -85,6 +71,7 @@ class Stream:
     def __init__(self, read_fd, write_fd):
         self.read_fd = read_fd
         self._write_fd = write_fd
+        self.seal = b""
 
     def receive(self):
         """The next frame; process 1 leaves when there is none, and the kernel kills all else in its container."""
@@ -103,6 +90,6 @@ class Stream:
 
     def send(self, kind, payload=b""):
         """Send a frame; blocks while the service does not read."""
-        view = memoryview(encode(kind, payload))
+        view = memoryview(encode(kind, self.seal + payload))
         while view:
             view = view[os.write(self._write_fd, view) :]

@@ -8,6 +8,7 @@ import json
 import os
 import resource
 import select
+import signal
 import sys
 import time
 
@@ -20,6 +21,7 @@ import wire
 import worker_tree
 
 _PLACES = {worker_tree.WORKSPACE: 0o755, worker_tree.REPORT: 0o755, "/tmp": 0o1777, "/dev/shm": 0o1777}
+_ANSWERED = (signal.SIGCHLD, signal.SIGINT, signal.SIGKILL, signal.SIGPIPE, signal.SIGSTOP, signal.SIGXFSZ)
 _READ_BYTES = 64 * 1024
 _LOOK_SECONDS = 0.1
 _GROUPS = "/sys/fs/cgroup"
@@ -35,7 +37,9 @@ def main():
     stream = frames.Stream(os.dup(0), os.dup(1))
     os.dup2(2, 1)
     init.do_what_site_does()
-    worker = _Worker(stream, first.become_first())
+    wake_read = first.become_first()
+    _answer_signals(signal.SIG_IGN)  # gVisor does not shield process 1 from its guest by itself, as Linux does
+    worker = _Worker(stream, wake_read)
     worker.say_up()
     while True:
         kind, payload = stream.receive()
@@ -67,6 +71,13 @@ def main():
             worker.wipe()
         elif kind != frames.KILL:  # one that came too late
             raise ValueError(f"a frame of the kind {kind}")
+
+
+def _answer_signals(how):
+    """All but those that Python has an answer of its own to, and those that none can be given to."""
+    for number in range(1, 32):
+        if number not in _ANSWERED:
+            signal.signal(number, how)
 
 
 class _Worker:
@@ -101,7 +112,10 @@ class _Worker:
         child, gate = first.fork_script(lambda: self._give_everything_up(out_end, err_end))
         os.close(out_end)
         os.close(err_end)
-        self._stream.send(frames.BEGUN)
+        self._stream.send(frames.STANDS)
+        kind, self._stream.seal = self._stream.receive()
+        if kind != frames.SEAL:
+            raise ValueError(f"a frame of the kind {kind}")
         gate.send(message)
         look = _Look(self, cpu_seconds, before, idle_bytes)
         wait_status, peak_kib = self._watch(child, {out: frames.OUT, err: frames.ERR}, look)
@@ -165,6 +179,7 @@ class _Worker:
 
     def _give_everything_up(self, out_end, err_end):
         """In the script's process: its own streams, the limits, the filter."""
+        _answer_signals(signal.SIG_DFL)
         os.setsid()
         os.dup2(out_end, 1)
         os.dup2(err_end, 2)
@@ -197,6 +212,7 @@ class _Worker:
             worker_tree.wipe(place, mode, self.setup["read_only"] if place == worker_tree.WORKSPACE else ())
         self.filling = worker_tree.Filling()
         self._stream.send(frames.WIPED)
+        self._stream.seal = b""
 
 
 class _Look:

@@ -1,7 +1,9 @@
 """One container with a worker in it: made, spoken to, removed. The engine is reached by its API only, by the `docker` SDK."""
 
+import hmac
 import json
 import os
+import secrets
 import socket
 import struct
 import time
@@ -36,6 +38,7 @@ _OWN_PROCESSES = 1
 _HEAD = struct.Struct(">BxxxL")  # of the engine's stream: which output, and how many bytes
 _STDERR = 2
 _MAX_SAID_BYTES = 500
+_SEAL_BYTES = 16
 _NOT_IN_GVISOR = ("msgqueue", "rtprio")
 """Limits that its kernel does not let be set; it has neither message queues nor real-time priorities."""
 _READ_BYTES = 256 * 1024
@@ -48,8 +51,8 @@ class ContainerWalls:
     image: str
     runtime: str | None
     """An OCI runtime that the engine knows; its own if None."""
-    counts: bool
-    """Whether the host's kernel counts what runs inside; not so for gVisor, which is another kernel, with counters of its own."""
+    is_gvisor: bool
+    """Whether another kernel runs inside, gVisor's: the host's does not count there, and some things are not as with Linux."""
     cpus: float
     environment: dict[str, str] = field(default_factory=lambda: dict(policy.ENVIRONMENT))
     seccomp: bytes = field(default_factory=seccomp.program)
@@ -164,11 +167,12 @@ class Container:
         self._part_is_said = False
         self._libraries_bytes = 0
         self._memory_bytes = limits.memory_bytes + _WORKER_BYTES
-        if not walls.counts:
+        if walls.is_gvisor:
             # A second wall: what a run uses is looked at inside. The other kernel has files in memory of its own, and can't be
             # given more later.
             self._memory_bytes += _GVISOR_BYTES + limits.workspace_bytes + 2 * limits.tmp_bytes
         self.modules: frozenset[str] = frozenset()
+        self._seal = b""
         host = self._host_config(read_only)
         self.id: str = engine.ask(
             "create_container", walls.image, self._command(), user=f"{self._owner}:{self._owner}", environment=walls.environment,
@@ -201,7 +205,7 @@ class Container:
             "nano_cpus": int(walls.cpus * 1e9), "log_config": {"type": "none"}, "init": False,
             "ulimits": [Ulimit(name="nofile", soft=4096, hard=4096), Ulimit(name="core", soft=0, hard=0)],
         }  # fmt: skip
-        if walls.counts:
+        if not walls.is_gvisor:
             fields |= {"pids_limit": limits.processes + _OWN_PROCESSES, "mem_swappiness": 0}
         if walls.runtime is not None:
             fields["runtime"] = walls.runtime
@@ -220,8 +224,10 @@ class Container:
         self._engine.ask("start", self.id)
         self._socket.settimeout(START_SECONDS)
         self._take_up()
-        rlimits = policy.resource_limits(self.limits, with_cgroup=self._walls.counts, own_processes=_OWN_PROCESSES)
-        if not self._walls.counts:
+        rlimits = policy.resource_limits(
+            self.limits, with_cgroup=not self._walls.is_gvisor, own_processes=_OWN_PROCESSES
+        )
+        if self._walls.is_gvisor:
             rlimits = {name: value for name, value in rlimits.items() if name not in _NOT_IN_GVISOR}
         setup = {
             "rlimits": rlimits,
@@ -243,7 +249,7 @@ class Container:
         try:
             facts = json.loads(self.expect(frames.UP, within_seconds=START_SECONDS))
             self.modules = frozenset(facts["modules"])
-            if self._walls.counts and not facts["counts"]:
+            if not self._walls.is_gvisor and not facts["counts"]:
                 raise JailFailed(
                     "The container has no control groups inside, so its limits can't be told. Let Docker mount them."
                 )
@@ -254,7 +260,7 @@ class Container:
     def make_room(self, filled_bytes: int) -> None:
         """Let a script have all of its memory, besides what process 1 and the files that were filled in take."""
         wanted = self.limits.memory_bytes + max(_WORKER_BYTES, self._libraries_bytes + _SMALL_MIB * MIB) + filled_bytes
-        if self._walls.counts and abs(wanted - self._memory_bytes) > _SMALL_MIB * MIB:
+        if not self._walls.is_gvisor and abs(wanted - self._memory_bytes) > _SMALL_MIB * MIB:
             self._engine.ask("update_container", self.id, mem_limit=wanted, memswap_limit=wanted)
             self._memory_bytes = wanted
 
@@ -289,7 +295,18 @@ class Container:
             raise JailLost("The container's first process did not keep to its protocol.") from None
         payload = bytes(self._read[frames.HEAD_BYTES : whole])
         del self._read[:whole]
-        return kind, payload
+        if not hmac.compare_digest(payload[: len(self._seal)], self._seal):
+            raise JailLost("Something in the container spoke in the name of its first process.")
+        return kind, payload[len(self._seal) :]
+
+    def seal(self) -> None:
+        """From now on take only frames with a secret that process 1 is told now."""
+        self._seal = secrets.token_bytes(_SEAL_BYTES)
+        self.send(frames.SEAL, self._seal)
+
+    def unseal(self) -> None:
+        """Nothing of the guest lives any more, nor is left."""
+        self._seal = b""
 
     def _read_more(self, deadline: float) -> None:
         """Add what comes next, without the engine's heads of parts."""
@@ -333,12 +350,12 @@ class Container:
 
     # The end
 
-    def was_out_of_memory(self) -> bool:
-        """Whether the kernel ended it for its memory; it has ended."""
+    def end_out_of_memory(self) -> bool:
+        """Kill what is left; gives whether the kernel had ended it for its memory."""
+        self.kill()
         with suppress(JailFailed):
-            state = self._engine.ask("inspect_container", self.id)["State"]
-            # An engine may miss the kernel's word; SIGKILL comes from no one else here.
-            return bool(state["OOMKilled"]) or state["ExitCode"] == 137
+            self._engine.ask("wait", self.id, timeout=START_SECONDS)
+            return bool(self._engine.ask("inspect_container", self.id)["State"]["OOMKilled"])
         return False
 
     def kill(self) -> None:

@@ -130,7 +130,6 @@ class ContainerSession:
         self._outcome = Outcome(stdout=self._printed.stdout, stderr=self._printed.stderr)
         self._tree = ContainerTree(container, job.limits, workspace.spool_folder)
         self._cancelled = False
-        self._begun = False
         self._is_done = False
 
     def cancel(self) -> None:
@@ -165,13 +164,16 @@ class ContainerSession:
         if self._is_done:
             self._container.send(frames.WIPE)
             self._container.expect(frames.WIPED, within_seconds=_ANSWER_SECONDS)
+            self._container.unseal()
         return self._is_done
 
     def _let_run(self, folder: str) -> None:
         """GO, and then until DONE, the end of the container, or the time; at its end nothing of the guest lives."""
         job, outcome = self._job, self._outcome
-        started = time.monotonic()
         self._container.send(frames.GO, wire.encode_go(job.limits.cpu_seconds, folder, job.script_path, job.arguments))
+        self._container.expect(frames.STANDS, within_seconds=_ANSWER_SECONDS)
+        started = time.monotonic()
+        self._container.seal()
         try:
             if not self._attend(started + job.limits.wall_seconds):
                 self._stop(
@@ -179,18 +181,18 @@ class ContainerSession:
                 )
                 if not self._attend(time.monotonic() + _KILL_SECONDS):
                     self._container.kill()
-        except JailLost:
-            if self._cancelled or not self._begun:
+        except JailLost as fault:
+            if self._cancelled:
                 raise
-            self._note_end()
+            self._note_end(str(fault))
         outcome.wall_seconds = time.monotonic() - started
 
-    def _note_end(self) -> None:
-        """The container has ended under the run, and all that the run wrote with it."""
-        if self._container.was_out_of_memory():
+    def _note_end(self, why: str) -> None:
+        """The container has ended under the run, or is no good any more; all that the run wrote goes with it."""
+        if self._container.end_out_of_memory():
             self._outcome.counters = Counters(0, 0, 1, 0)
         else:
-            self._stop(Status.KILLED, "Its container has ended.")
+            self._outcome.stopped, self._outcome.stop_reason = Status.KILLED, why
 
     def _attend(self, deadline: float) -> bool:
         """Take what comes until DONE; False if the time is over before. Raises `JailLost` if the container has ended."""
@@ -204,14 +206,12 @@ class ContainerSession:
                 capture = self._outcome.stdout if kind == frames.OUT else self._outcome.stderr
                 if why := self._printed.take(capture, payload):
                     self._stop(Status.OUTPUT_LIMIT, why)
-            elif kind == frames.BEGUN and not self._begun:
-                self._begun = True
             elif kind == frames.FILE and len(report) < _MAX_REPORT_FILES:
                 report.append(_name_in(payload))
             elif kind == frames.DATA and report:
                 kept = self._outcome.report.get(os.fsdecode(report[-1]), b"")
                 self._outcome.report[os.fsdecode(report[-1])] = (kept + payload)[:_MAX_REPORT_BYTES]
-            elif kind == frames.DONE and self._begun:
+            elif kind == frames.DONE:
                 self._take_done(payload)
                 return True
             else:

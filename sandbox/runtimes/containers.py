@@ -24,7 +24,7 @@ from sandbox.errors import JailFailed, JailLost
 from sandbox.guest_root import CONTAINER_UIDS
 from sandbox.job import Execution, Job, Limits, Value
 from sandbox.processes import lives
-from sandbox.runtimes import container_image
+from sandbox.runtimes import container_image, seccomp
 from sandbox.runtimes.answer import answer
 from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.container import Container, ContainerWalls, Engine, label_lives
@@ -79,7 +79,9 @@ class DockerRuntime:
         image_id, self.guest = container_image.find(self._engine, settings.image)
         is_gvisor = settings.runtime is not None and GVISOR in settings.runtime
         self.warnings: tuple[str, ...] = (_OF_GVISOR,) if is_gvisor else ()
-        standing = ContainerWalls(image_id, settings.runtime, counts=not is_gvisor, cpus=settings.cpus)
+        standing = ContainerWalls(
+            image_id, settings.runtime, is_gvisor, cpus=settings.cpus, seccomp=seccomp.program(shields_first=is_gvisor)
+        )
         self._walls = replace(standing, **(changes or {}))
         self._uids = list(reversed(_ROOTLESS_UIDS if self._engine.is_rootless else CONTAINER_UIDS))
         self._lock = threading.Condition()  # guards what follows, and the uids

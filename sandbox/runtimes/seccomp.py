@@ -30,6 +30,8 @@ ALLOW, ERRNO, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 _MACHINES = {"x86_64": ("x86_64", 0xC000003E), "aarch64": ("arm64", 0xC00000B7)}
 
 _LOAD, _JUMP_IF_EQUAL, _JUMP_IF_SET, _RETURN = 0x20, 0x15, 0x45, 0x06
+_SIGNALLING = ("kill", "tkill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo")
+_EVERY_PROCESS = 0xFFFFFFFF  # kill(2): a pid of -1
 _NUMBER, _ARCHITECTURE, _ARGUMENTS = 0, 4, 16  # offsets in struct seccomp_data
 
 
@@ -52,8 +54,11 @@ def program(
     *,
     also: tuple[str, ...] = (),
     kills: bool = True,
+    shields_first: bool = False,
 ) -> bytes:
     """The policy as a program, and ``also`` those calls. Known machines are ``x86_64`` and ``aarch64``.
+
+    ``shields_first`` refuses signals to process 1, and to all processes at once, where the kernel does not shield it by itself.
 
     Without ``kills``, what would end the process gets ENOSYS as well: engines of other languages try what the kernel has.
 
@@ -63,6 +68,9 @@ def program(
     architecture = _MACHINES[machine][1]
     code = [*_load(_ARCHITECTURE), *_unless_equal(architecture, KILL_PROCESS), *_load(_NUMBER)]
     kill = KILL_PROCESS if kills else _error("ENOSYS")
+    for name in _SIGNALLING if shields_first else ():
+        fits = [(_JUMP_IF_EQUAL, pid, _error("EPERM")) for pid in (1, _EVERY_PROCESS)]
+        code += _by_argument(_number(name, machine), 0, fits, otherwise=ALLOW)
     for action, names in ((ALLOW, also), *_plain_rules(policy, machine, kill)):
         for name in names:
             code += _if_equal(_number(name, machine), action)
