@@ -21,6 +21,7 @@ from api.mcp.connection import Client, Connection, Lost
 from api.mcp.processes import program_of
 from api.mcp.settings import ServerSettings, ToolRules, prefix_of
 from sandbox.errors import Busy, Denied, InputNeeded, OuterError, OuterFailed, OuterTimeout
+from sandbox.observers import Observers
 from sandbox.runtimes.programs import Programs
 from sandbox.spills.spill import Received
 from sandbox.tenants import tenant_of
@@ -125,12 +126,15 @@ class _Server:
 class Gateway:
     """Use it in an ``async with``. Connections belong to conversations: what one leaves at a server, no other meets."""
 
-    def __init__(self, servers: Mapping[str, ServerSettings], programs: Programs | None, *, version: str) -> None:
+    def __init__(
+        self, servers: Mapping[str, ServerSettings], programs: Programs | None, observers: Observers, *, version: str
+    ) -> None:
         """``programs`` puts walls around those servers that are to have them; raises `SetupFailed` where it can't."""
         for program in filter(None, map(program_of, servers.values())):
             if programs is not None:
                 programs.check(program)
         self._programs = programs
+        self._observers = observers
         self._servers = [_Server(name, one, prefix_of(name, one)) for name, one in servers.items()]
         self._own = Client(is_modern=False, info={"name": "spillbox", "version": version}, capabilities={})
         self._open: dict[tuple[str, str, str], Connection] = {}
@@ -375,6 +379,13 @@ class Gateway:
         """A server's answer; where the connection is lost meanwhile, a request that is safe to repeat is sent once more."""
         if workspace_id is None:
             raise OuterError(NO_WORKSPACE, number=INVALID_PARAMS)
+        with self._observers.watch("gateway", server.name):
+            return await self._answered(server, method, params, workspace_id, asker, safe=safe, seconds=seconds)
+
+    async def _answered(
+        self, server: _Server, method: str, params: Mapping[str, Any], workspace_id: str, asker: Asker | None, *,
+        safe: bool, seconds: float | None,
+    ) -> dict[str, Any]:  # fmt: skip
         client = self._own if asker is None else asker.client
         connection = await self._connection(server, workspace_id, client, asker)
         try:
@@ -428,7 +439,8 @@ class Gateway:
                     await connection.close()
                     del self._open[key]
                 await self._make_room(tenant_of(workspace_id))
-                connection = await Connection(server.name, server.settings, client, self._programs).open()
+                with self._observers.watch("connect", server.name):
+                    connection = await Connection(server.name, server.settings, client, self._programs).open()
                 self._open[key] = connection
                 server.abilities = connection.abilities
         if asker is not None:
