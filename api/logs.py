@@ -19,10 +19,15 @@ _TALKATIVE = ("httpcore2", "httpx2", "mcp")
 def install(format: Format) -> None:
     """Let all of this process's loggers write so."""
     handler = logging.StreamHandler()
-    handler.setFormatter(_Json() if format == "json" else _Text())
+    handler.setFormatter(formatter(format))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def formatter(format: Format) -> logging.Formatter:
+    """How a line is written."""
+    return _Json() if format == "json" else _Text()
 
 
 def with_facts(**facts: Any) -> dict[str, Any]:
