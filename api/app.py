@@ -8,6 +8,7 @@ from datetime import timedelta
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 from sqlalchemy.exc import SQLAlchemyError
 
 from api import docs, errors, http
@@ -31,6 +32,8 @@ from sandbox.tools.toolbox import RuntimeName, Toolbox, load_guest_root, open_to
 
 VERSION = version("spillbox")
 
+# The framework's own would tell paths and queries, signatures of links among them; `api.traces` tells routes.
+_NO_TELEMETRY: TelemetryConfig = {"auto_configure": False, "tracing": False, "metrics": False, "logs": False}
 _log = logging.getLogger(__name__)
 
 
@@ -61,6 +64,7 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        telemetry=_NO_TELEMETRY,
     )
     docs.install(app)
     errors.install(app)

@@ -36,7 +36,7 @@ class Traces:
         """Make its span: within that of whoever does it, or of the trace that a caller names."""
         is_request = activity.kind == "request"
         with self._tracer.start_as_current_span(
-            f"{activity.kind} {activity.name}",
+            _name_of(activity),
             context=propagate.extract(activity.parent) if activity.parent else None,
             kind=trace.SpanKind.SERVER if is_request else trace.SpanKind.INTERNAL,
             record_exception=False,  # its message may have what a caller sent
@@ -52,6 +52,10 @@ class Traces:
         self._provider.shutdown()
 
 
+def _name_of(activity: Activity) -> str:
+    return activity.kind if activity.name == activity.kind else f"{activity.kind} {activity.name}"
+
+
 def _fill(span: trace.Span, activity: Activity) -> None:
     """What is known at the end. There is nothing among it that a caller or a guest sent."""
     if activity.kind == "request":
@@ -62,7 +66,7 @@ def _fill(span: trace.Span, activity: Activity) -> None:
             span.set_attribute("http.response.status_code", int(activity.outcome))
         is_fault = activity.outcome.startswith(_SERVER_ERROR)
     else:
-        span.update_name(f"{activity.kind} {activity.name}")
+        span.update_name(_name_of(activity))  # a run's is its runtime's, which is known now
         span.set_attribute("spillbox.outcome", activity.outcome)
         span.set_attributes({f"spillbox.{name}": amount for name, amount in activity.amounts.items()})
         is_fault = activity.outcome == "internal_error"

@@ -142,6 +142,8 @@ class Toolbox:
         self._under_way_outer: dict[asyncio.Future[None], asyncio.Timeout] = {}
         """Calls in their callers' own tasks: when each ends, and the clock that stops it."""
         self.is_draining = False
+        self.drained = asyncio.Event()
+        """For what would go on without end: no call is under way any more, and there will be none."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,9 +161,7 @@ class Toolbox:
         """Take no more calls, wait so long for those that are under way, and stop the rest; gives how many these were."""
         self.is_draining = True
         calls: set[asyncio.Future[Any]] = {*self._under_way.values(), *self._under_way_outer}
-        if not calls:
-            return 0
-        _, late = await asyncio.wait(calls, timeout=seconds)
+        late = (await asyncio.wait(calls, timeout=seconds))[1] if calls else set()
         for task in self._under_way.values():
             task.cancel()
         for clock in self._under_way_outer.values():
@@ -169,6 +169,7 @@ class Toolbox:
                 clock.reschedule(0)
         if late:
             await asyncio.wait(late)
+        self.drained.set()
         return len(late)
 
     def require_taking(self) -> None:

@@ -18,6 +18,7 @@ from sandbox.records import Records
 from sandbox.spills.spill import Received
 from sandbox.tools.outer import Caller, OuterCall, OuterTool
 from sandbox.tools.toolbox import Toolbox
+from tests.api.mcp.conftest import MODERN, raw_server
 from tests.conftest import jail_pids
 from tests.surfaces.conftest import Service
 
@@ -168,3 +169,29 @@ async def test_a_caller_that_leaves_is_no_stopped_call(box: Toolbox) -> None:
         await call
     assert [record.status for record in box.records.latest("w")] == ["interrupted"]
     assert await box.drain(0) == 0
+
+
+@pytest.mark.parametrize("has_servers", [False, True], ids=["alone", "gateway"])
+def test_a_subscription_that_is_open_is_ended_and_does_not_hold_the_service(folder: Path, has_servers: bool) -> None:
+    """Of the stateless era, where it is a request without an end."""
+    (folder / "servers.json").write_text(
+        json.dumps({"mcpServers": {"r": raw_server(folder / "sent")} if has_servers else {}})
+    )
+    about = {f"io.modelcontextprotocol/{name}": value for name, value in (
+        ("protocolVersion", MODERN), ("clientInfo", {"name": "t", "version": "1"}), ("clientCapabilities", {}),
+    )}  # fmt: skip
+    listen = {
+        "jsonrpc": "2.0", "id": 7, "method": "subscriptions/listen",
+        "params": {"notifications": {"toolsListChanged": True}, "_meta": about},
+    }  # fmt: skip
+    headers = {
+        "accept": "application/json, text/event-stream", "mcp-protocol-version": MODERN, "mcp-method": "subscriptions/listen",
+    }  # fmt: skip
+    with Service(folder, RUNTIME="none", MCP_SERVERS=str(folder / "servers.json")) as (process, url):
+        with httpx.stream("POST", f"{url}/mcp?workspace=w", json=listen, headers=headers, timeout=20) as stream:
+            lines = stream.iter_lines()
+            assert "acknowledged" in next(line for line in lines if line.startswith("data: "))
+            process.send_signal(signal.SIGTERM)
+            last = next(line for line in lines if line.startswith("data: "))
+            assert json.loads(last.removeprefix("data: "))["id"] == 7
+        assert process.wait(timeout=10) == 0

@@ -104,7 +104,7 @@ def test_a_safe_id_of_a_request_is_kept(http: httpx.Client, given: str) -> None:
 
 @pytest.mark.parametrize("given", [None, "", "x" * 65, "a b", "a\tb", 'a"b', "é", "a,b"])
 def test_without_one_an_id_is_made(http: httpx.Client, given: str | None) -> None:
-    headers = {} if given is None else {"X-Request-Id": given.encode()}
+    headers = {} if given is None else {b"X-Request-Id": given.encode()}
     made = {http.get("/v1/nothing", headers=headers).headers["x-request-id"] for _ in range(2)}
     assert len(made) == 2
     assert all(re.fullmatch("[0-9a-f]{32}", one) for one in made)

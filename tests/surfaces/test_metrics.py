@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,11 @@ from api.settings import Settings
 from sandbox.database import Database
 from sandbox.guest_root import GuestRoot
 from sandbox.keys import Keys
-from tests.api.mcp.conftest import raw_server
+from tests.api.mcp.conftest import PROJECT, raw_server
 from tests.conftest import box_over
 from tests.surfaces.conftest import Service, serving
 
+README = (PROJECT / "README.md").read_text()
 PLACE = "/v1/workspaces/w"
 OPERATOR, SCRAPER = "the-key-of-the-operator", "the-key-of-the-scraper"
 
@@ -71,6 +73,31 @@ def test_what_was_done_is_counted(http: httpx.Client) -> None:
     assert found["spillbox_run_duration_seconds_sum{runtime=nsjail}"] > 0.01
     assert found["spillbox_last_clean_timestamp_seconds{}"] > 1_700_000_000
     assert found["process_open_fds{}"] > 3
+
+
+def test_the_readme_lists_every_figure_with_its_labels(http: httpx.Client) -> None:
+    section = README.partition("## Watch and stop it")[2].partition("**Logs**")[0]
+    rows = [row.split("|")[1:3] for row in section.splitlines() if row.startswith("| `spillbox_")]
+    listed = {
+        name: set(re.findall(r"`(\w+)`", labels)) for names, labels in rows for name in re.findall(r"`(\w+)`", names)
+    }
+    help_lines = re.findall(r"^# TYPE (spillbox_\w+) (\w+)", http.get("/metrics").text, re.MULTILINE)
+    assert sorted(listed) == sorted(name for name, kind in help_lines if not name.endswith("_created"))
+    kinds = dict(help_lines)
+    for name, labels in listed.items():
+        assert name.endswith({"counter": "_total", "histogram": "_seconds"}.get(kinds[name], "")), name
+        assert labels <= {
+            "runtime",
+            "status",
+            "tool",
+            "outcome",
+            "kind",
+            "format",
+            "server",
+            "method",
+            "route",
+            "version",
+        }
 
 
 def test_no_label_has_what_a_caller_chose(root: GuestRoot, tmp_path: Path) -> None:
