@@ -54,7 +54,7 @@ class Server(uvicorn.Server):
         try:
             late = await self._box.drain(self._drain_seconds)
             if late:
-                _log.warning("%d calls were not done after %g s and are stopped", late, self._drain_seconds)
+                _log.warning("%d calls were not done after %g s and were stopped", late, self._drain_seconds)
         finally:
             # Uploads and downloads have what is left of the time.
             left = math.ceil(until - time.monotonic())

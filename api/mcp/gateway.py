@@ -379,27 +379,21 @@ class Gateway:
         """A server's answer; where the connection is lost meanwhile, a request that is safe to repeat is sent once more."""
         if workspace_id is None:
             raise OuterError(NO_WORKSPACE, number=INVALID_PARAMS)
-        with self._observers.watch("gateway", server.name):
-            return await self._answered(server, method, params, workspace_id, asker, safe=safe, seconds=seconds)
-
-    async def _answered(
-        self, server: _Server, method: str, params: Mapping[str, Any], workspace_id: str, asker: Asker | None, *,
-        safe: bool, seconds: float | None,
-    ) -> dict[str, Any]:  # fmt: skip
         client = self._own if asker is None else asker.client
-        connection = await self._connection(server, workspace_id, client, asker)
-        try:
-            return await self._answer(connection, method, params, asker, seconds)
-        except Lost as fault:
-            if not safe:
-                raise OuterFailed(
-                    f"{fault} The call may or may not have been done: look before you call again."
-                ) from None
-        try:
+        with self._observers.watch("gateway", server.name):
             connection = await self._connection(server, workspace_id, client, asker)
-            return await self._answer(connection, method, params, asker, seconds)
-        except Lost as fault:
-            raise OuterFailed(f"{fault} It was tried twice.") from None
+            try:
+                return await self._answer(connection, method, params, asker, seconds)
+            except Lost as fault:
+                if not safe:
+                    raise OuterFailed(
+                        f"{fault} The call may or may not have been done: look before you call again."
+                    ) from None
+            try:
+                connection = await self._connection(server, workspace_id, client, asker)
+                return await self._answer(connection, method, params, asker, seconds)
+            except Lost as fault:
+                raise OuterFailed(f"{fault} It was tried twice.") from None
 
     async def _answer(
         self, connection: Connection, method: str, params: Mapping[str, Any], asker: Asker | None, seconds: float | None

@@ -6,6 +6,7 @@ import logging
 import re
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -22,12 +23,15 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api import logs
 from api.app import create_app
+from api.callers import Callers
 from api.links import link_secret
 from api.settings import Settings
 from sandbox.database import Database
 from sandbox.guest_root import GuestRoot
 from sandbox.keys import Keys
+from sandbox.runtimes.session import on_thread
 from sandbox.tools.registry import Call, Tool, ToolInput
+from tests.api.mcp.conftest import raw_server
 from tests.conftest import box_over
 from tests.surfaces.conftest import Service, serving, serving_app
 
@@ -178,6 +182,38 @@ async def test_over_mcp_a_line_has_the_id_of_its_own_message(tmp_path: Path, mod
                     plain.headers["X-Request-Id"] = f"message-{number}"
                     await client.call_tool("speak", {})
     assert [line["request_id"] for line in lines.of("tests.speaker")] == ["message-0"] * 3 + ["message-1"] * 3
+
+
+async def test_a_connection_that_outlives_its_request_does_not_log_as_that(tmp_path: Path) -> None:
+    servers = tmp_path / "servers.json"
+    servers.write_text(json.dumps({"mcpServers": {"r": raw_server(tmp_path / "sent")}}))
+
+    def make() -> Any:
+        return create_app(Settings(data_dir=tmp_path, mcp_servers=servers), box_over(tmp_path), [])
+
+    with listening() as lines, serving_app(make) as url:
+        async with AsyncClient(headers={"X-Request-Id": "opens-it"}) as plain:
+            way = streamable_http_client(f"{url}/mcp?workspace=w", http_client=plain)
+            async with mcp.Client(way, mode="legacy") as client:
+                await client.call_tool("r_nonsense", {})
+    found = [line for line in lines.of("api.mcp.transports") if "no message" in line["message"]]
+    assert [line["request_id"] for line in found] == [None, None]
+    assert "this is no message" not in "".join(lines.texts)
+
+
+async def test_threads_that_work_for_a_request_know_its_id(tmp_path: Path) -> None:
+    logs.request_id.set("mine")
+    database = Database.in_folder(tmp_path)
+    seen: list[str | None] = []
+
+    def find(_: str) -> None:
+        seen.append(logs.request_id.get())
+
+    with ThreadPoolExecutor(1) as threads:
+        assert await on_thread(threads, logs.request_id.get) == "mine"
+    await Callers(None, Keys(database), find).find("a.b.c")
+    assert seen == ["mine"]
+    database.close()
 
 
 def test_a_mistake_of_ours_is_one_answer_and_one_line_with_the_same_id(tmp_path: Path) -> None:

@@ -176,7 +176,7 @@ async def test_who_waits_and_who_has_a_slot_is_seen(root: GuestRoot, tmp_path: P
                 asyncio.create_task(http.post(f"/v1/workspaces/w{n}/tools/run_python", json=code)) for n in range(3)
             ]
             while await seen() != (1, 1, 2):
-                assert not all(call.done() for call in calls), await seen()
+                assert not any(call.done() for call in calls), await seen()
                 await asyncio.sleep(0.02)
             await asyncio.gather(*calls)
             assert await seen() == (1, 0, 0)
