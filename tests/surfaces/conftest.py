@@ -86,12 +86,13 @@ class Service:
                 stderr=log, text=True, env={**os.environ, **self._variables},
             )  # fmt: skip
             start = log.seek(0, 2)
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline and self._process.poll() is None:
             text = self.log.read_text()[start:]
             if "Uvicorn running on " in text:
                 return self._process, text.partition("Uvicorn running on ")[2].split()[0]
             time.sleep(0.05)
+        self.__exit__()
         raise AssertionError(self.log.read_text())
 
     def __exit__(self, *_: object) -> None:

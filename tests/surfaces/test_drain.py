@@ -52,7 +52,7 @@ async def until_draining(http: httpx.AsyncClient) -> httpx.Response:
 
 async def test_a_call_under_way_is_answered_whole_and_new_ones_are_refused(folder: Path) -> None:
     with Service(folder, RUNTIME="nsjail") as (process, url):
-        async with httpx.AsyncClient(base_url=url, timeout=30) as http, running(http, 2) as call:
+        async with httpx.AsyncClient(base_url=url, timeout=30) as http, running(http, 4) as call:
             process.send_signal(signal.SIGTERM)
             ready = await until_draining(http)
             assert (ready.status_code, ready.json()["code"]) == (503, "draining")
@@ -96,7 +96,7 @@ async def test_a_call_over_mcp_is_finished_and_open_streams_do_not_hold_the_serv
     with Service(folder, RUNTIME="nsjail") as (process, url):
         async with mcp.Client(f"{url}/mcp?workspace=w", mode="legacy") as client:
             before = jail_pids()
-            body = {"code": "import time; time.sleep(2); print('whole')"}
+            body = {"code": "import time; time.sleep(4); print('whole')"}
             call = asyncio.create_task(client.call_tool("run_python", body))
             while not jail_pids() - before:
                 await asyncio.sleep(0.02)
