@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import gc
 import json
-import logging
 import os
 import resource
 import sys
@@ -13,11 +12,11 @@ from contextlib import AsyncExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
 
-import uvicorn
 import uvloop
 from pydantic import ValidationError
 from pydantic_settings import SettingsError
 
+from api import logs
 from api.app import VERSION, create_app, gateway_of, prove, toolbox_of
 from api.auth import UnsafeBinding
 from api.describe import describe
@@ -25,7 +24,9 @@ from api.links import link_secret
 from api.mcp.peer import Conversation
 from api.mcp.server import McpServer
 from api.mcp.stdio import serve
+from api.server import Server
 from api.settings import Settings
+from api.tracing import tracing
 from sandbox import backup, guest_root
 from sandbox.database import Database
 from sandbox.doctor.doctor import Finding, examine
@@ -42,16 +43,16 @@ from sandbox.workspace import Workspace
 _EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: the service's own fault, not the script's
 _EXIT_USAGE = 64
 _EXIT_INTERRUPTED = 130
-_GRACE_SECONDS = 30
 
 
 def main(argv: list[str] | None = None) -> int:
     """Run a command; gives its exit status."""
     arguments = _parser().parse_args(argv)
-    logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
     given = {key: value for key, value in vars(arguments).items() if key in Settings.model_fields and value is not None}
     try:
-        result: int = arguments.command(Settings(**given), arguments)
+        settings = Settings(**given)
+        logs.install(settings.log_format)
+        result: int = arguments.command(settings, arguments)
     except UnsafeBinding as fault:
         print(fault, file=sys.stderr)
         return _EXIT_USAGE
@@ -201,20 +202,17 @@ def _serve(settings: Settings, _: argparse.Namespace) -> int:
 
 
 async def _serve_until_stopped(settings: Settings) -> int:
-    box = toolbox_of(settings)
-    try:
-        app = create_app(settings, box, await prove(box))
-    except BaseException:
-        await box.close()
-        raise
-    server = uvicorn.Server(
-        uvicorn.Config(
-            app, host=settings.host, port=settings.port, server_header=False, access_log=False, proxy_headers=False,
-            timeout_graceful_shutdown=_GRACE_SECONDS,
-        )
-    )  # fmt: skip
-    gc.freeze()  # what is there now stays; the collector need not look at it again for each few requests
-    await server.serve()
+    async with AsyncExitStack() as stack:
+        box = toolbox_of(settings)
+        try:
+            await stack.enter_async_context(tracing(settings, box.observers, version=VERSION))
+            app = create_app(settings, box, await prove(box))
+        except BaseException:
+            await box.close()
+            raise
+        server = Server(app, settings, box)
+        gc.freeze()  # what is there now stays; the collector need not look at it again for each few requests
+        await server.serve()
     return 0 if server.started else _EXIT_FAULT
 
 
@@ -228,8 +226,9 @@ async def _serve_over_stdio(settings: Settings, conversation: Conversation) -> i
     async with AsyncExitStack() as stack:
         box = await stack.enter_async_context(toolbox_of(settings))
         box.workspaces.open(conversation.workspace_id or "")  # a name that none can have is told now
+        await stack.enter_async_context(tracing(settings, box.observers, version=VERSION))
         await prove(box)
-        gateway = gateway_of(settings)
+        gateway = gateway_of(settings, box.observers)
         if gateway is not None:
             box.outer = await stack.enter_async_context(gateway)
         await serve(McpServer(box, gateway, version=VERSION, conversation=conversation))

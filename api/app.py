@@ -8,9 +8,11 @@ from datetime import timedelta
 from importlib.metadata import version
 
 from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
 from sqlalchemy.exc import SQLAlchemyError
 
 from api import docs, errors, http
+from api.access import Access, Routed
 from api.auth import Guard, require_safe_binding
 from api.callers import Callers, FindByToken
 from api.links import Links, link_secret
@@ -18,25 +20,31 @@ from api.mcp.endpoint import Endpoint, Mounted
 from api.mcp.gateway import Gateway
 from api.mcp.server import McpServer
 from api.mcp.settings import load
+from api.metrics import Metrics
 from api.settings import Settings
 from api.tokens import Tokens
 from sandbox.doctor.doctor import Finding, examine_quickly
 from sandbox.errors import JailFailed, SpillboxError
 from sandbox.keys import Keys
+from sandbox.observers import Observers
 from sandbox.runtimes.programs import Programs
 from sandbox.tools.toolbox import RuntimeName, Toolbox, load_guest_root, open_toolbox
 
 VERSION = version("spillbox")
 
+# The framework's own would tell paths and queries, signatures of links among them; `api.traces` tells routes.
+_NO_TELEMETRY: TelemetryConfig = {"auto_configure": False, "tracing": False, "metrics": False, "logs": False}
 _log = logging.getLogger(__name__)
 
 
 def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> FastAPI:
     """The application over a toolbox, which it closes at its end, and what `prove` found of it."""
-    callers = Callers(settings.api_key, Keys(box.records.database), _find_by_token(settings))
+    callers = Callers(
+        settings.api_key, Keys(box.records.database), _find_by_token(settings), metrics_key=settings.metrics_key
+    )
     require_safe_binding(settings.host, has_keys=callers.are_known)
 
-    gateway = gateway_of(settings)
+    gateway = gateway_of(settings, box.observers)
     endpoint = Endpoint(McpServer(box, gateway, version=VERSION), max_request_bytes=settings.max_request_bytes)
 
     @asynccontextmanager
@@ -56,12 +64,15 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        telemetry=_NO_TELEMETRY,
     )
     docs.install(app)
     errors.install(app)
-    app.include_router(http.routes(box, settings, findings))
+    app.include_router(http.routes(box, settings, findings, Metrics(box, version=VERSION)))
+    app.add_middleware(Routed)
     app.add_middleware(Mounted, endpoint=endpoint)
     app.add_middleware(Guard, settings=settings, links=links_of(settings), callers=callers)
+    app.add_middleware(Access, observers=box.observers)
     return app
 
 
@@ -93,14 +104,14 @@ def toolbox_of(settings: Settings, *, runtime: RuntimeName | None = None) -> Too
     )  # fmt: skip
 
 
-def gateway_of(settings: Settings) -> Gateway | None:
+def gateway_of(settings: Settings, observers: Observers) -> Gateway | None:
     """The gateway to other MCP servers, if the settings name any; raises `SetupFailed` for a file that is not right."""
     servers = {} if settings.mcp_servers is None else load(settings.mcp_servers)
     if not servers:
         return None
     have_walls = any(server.walls is not None for server in servers.values())
     programs = Programs(load_guest_root(settings.data_dir)) if have_walls else None
-    return Gateway(servers, programs, version=VERSION)
+    return Gateway(servers, programs, observers, version=VERSION)
 
 
 def links_of(settings: Settings) -> Links:

@@ -7,9 +7,10 @@ from urllib.parse import quote, unquote, urlsplit
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.callers import Bearer, Callers
+from api.callers import OPERATOR, Bearer, Callers
 from api.errors import Problem, problem_of, response_of
 from api.links import Links
+from api.metrics import PATH as METRICS_PATH
 from api.settings import Settings
 from sandbox.errors import BadRequest, InvalidWorkspace
 from sandbox.tenants import workspace_id
@@ -60,7 +61,7 @@ class Guard:
         if scope["path"] in _OPEN_PATHS or self._links.allow(scope["method"], scope["path"], scope["query_string"]):
             await self._app(scope, receive, send)
             return
-        found = await self._bearer(Headers(scope=scope), is_link=b"signature=" in scope["query_string"])
+        found = await self._bearer(scope)
         if isinstance(found, Bearer):
             found.enter(scope)
             try:
@@ -73,12 +74,13 @@ class Guard:
         else:
             await self._app(scope, receive, send)
 
-    async def _bearer(self, headers: Headers, *, is_link: bool) -> Bearer | Problem:
+    async def _bearer(self, scope: Scope) -> Bearer | Problem:
         """Who calls, or why there is no answer."""
+        headers = Headers(scope=scope)
         if not self._callers.are_known:
             names = [_host_name(f"//{headers.get('host', '')}"), *_origin_in(headers)]
             if all(_is_local(name) for name in names) and headers.get("sec-fetch-site") != "cross-site":
-                return Bearer()
+                return OPERATOR
             return _forbidden(
                 "Without an API key, only requests to and from this machine's own names (localhost) are answered."
             )
@@ -86,11 +88,13 @@ class Guard:
         if not all(name in own or _is_local(name) for name in _origin_in(headers)):
             return _forbidden("Requests of web pages of other sites are not answered.")
         scheme, _, given = headers.get("authorization", "").partition(" ")
-        found = await self._callers.find(given.strip()) if scheme.lower() == "bearer" else None
-        if found is not None:
-            return found
+        if scheme.lower() == "bearer":
+            found = self._callers.find_scraper(given.strip()) if scope["path"] == METRICS_PATH else None
+            found = found or await self._callers.find(given.strip())
+            if found is not None:
+                return found
         detail = "This service needs a key: send the header `Authorization: Bearer <key>`."
-        if is_link:
+        if b"signature=" in scope["query_string"]:
             detail = "This link's time is over, or it was changed. Ask for a new one."
         return Problem(title="Unauthorized", status=401, code="unauthorized", detail=detail)
 

@@ -4,7 +4,9 @@ import asyncio
 import hmac
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
+from functools import partial
 
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
@@ -19,12 +21,14 @@ _STATE = "bearer"
 
 @dataclass(frozen=True)
 class Bearer:
-    """Who was let in. By default whoever may call a service without keys."""
+    """Who was let in."""
 
     tenant: str = ""
     key_id: str = ""
     approves: bool = True
     """Whether it may decide over the tenant's approvals."""
+    reads_metrics: bool = False
+    """Whether it may see figures of the whole service."""
 
     def enter(self, scope: Scope) -> None:
         """Let the routes behind know of it, and bind what the protocol's SDK keeps for a client to the tenant."""
@@ -38,6 +42,10 @@ class Bearer:
         return found if isinstance(found, Bearer) else cls(approves=False)
 
 
+OPERATOR = Bearer(reads_metrics=True)
+"""Who bears the service's own key, or may call a service without keys."""
+_SCRAPER = Bearer(approves=False, reads_metrics=True)
+
 FindByToken = Callable[[str], Bearer | None]
 _DOTS_OF_A_TOKEN = 2
 _TOKEN_READERS = ThreadPoolExecutor(4, "read-token")
@@ -47,9 +55,13 @@ _TOKEN_READERS = ThreadPoolExecutor(4, "read-token")
 class Callers:
     """Knows bearers by what they bear."""
 
-    def __init__(self, api_key: SecretStr | None, keys: Keys, find_by_token: FindByToken | None = None) -> None:
+    def __init__(
+        self, api_key: SecretStr | None, keys: Keys, find_by_token: FindByToken | None = None, *,
+        metrics_key: SecretStr | None = None,
+    ) -> None:  # fmt: skip
         """``find_by_token``, of an issuer's tokens, may block."""
         self._api_key = None if api_key is None else api_key.get_secret_value().encode()
+        self._metrics_key = None if metrics_key is None else metrics_key.get_secret_value().encode()
         self._keys = keys
         self._find_by_token = find_by_token
         self._are_known = api_key is not None or find_by_token is not None
@@ -65,10 +77,16 @@ class Callers:
     async def find(self, text: str) -> Bearer | None:
         """Whose a key or a token is, if it is one."""
         if self._api_key is not None and hmac.compare_digest(text.encode(), self._api_key):
-            return Bearer()
+            return OPERATOR
         key = self._keys.find(text)
         if key is not None:
             return Bearer(key.tenant, key.id, key.approves)
         if self._find_by_token is None or text.count(".") != _DOTS_OF_A_TOKEN:
             return None
-        return await asyncio.get_running_loop().run_in_executor(_TOKEN_READERS, self._find_by_token, text)
+        reading = partial(copy_context().run, self._find_by_token, text)
+        return await asyncio.get_running_loop().run_in_executor(_TOKEN_READERS, reading)
+
+    def find_scraper(self, text: str) -> Bearer | None:
+        """Who bears the key for metrics, which opens nothing else."""
+        is_it = self._metrics_key is not None and hmac.compare_digest(text.encode(), self._metrics_key)
+        return _SCRAPER if is_it else None

@@ -40,6 +40,7 @@ STATUS_BY_CODE = {
     "too_large": 413,
     "quota_exceeded": 413,
     "busy": 429,
+    "draining": 503,
     "internal_error": 500,
     "service_full": 507,
     "no_sandbox": 503,
@@ -83,7 +84,7 @@ def response_of(problem: Problem, headers: dict[str, str] | None = None) -> JSON
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error of the application with a problem."""
+    """Answer every error that is known with a problem; `api.access` answers the rest."""
 
     @app.exception_handler(SpillboxError)
     async def _known(_: Request, fault: SpillboxError) -> JSONResponse:
@@ -113,7 +114,3 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ClientDisconnect)
     async def _left(_: Request, fault: ClientDisconnect) -> JSONResponse:
         return response_of(Problem(title="Bad Request", status=400, code="bad_request", detail="The client left."))
-
-    @app.exception_handler(Exception)
-    async def _unknown(request: Request, fault: Exception) -> JSONResponse:
-        return response_of(unexpected(fault, f"{request.method} {request.url.path}"))

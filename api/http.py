@@ -15,10 +15,11 @@ from fastapi.sse import format_sse_event
 from pydantic import BaseModel, Field
 from starlette.convertors import Convertor, register_url_convertor
 
-from api import approvals, results
+from api import approvals, metrics, results
 from api.bodies import OpenFileResponse, read_body
 from api.describe import Format, describe
 from api.errors import Problem, problem_of, unexpected
+from api.metrics import Metrics
 from api.settings import Settings
 from sandbox.doctor.doctor import Finding
 from sandbox.errors import InvalidArguments, SpillboxError, TooLarge
@@ -63,7 +64,7 @@ class Readiness(BaseModel):
     weaker: list[str] = Field(description="Those among them that this host holds less strictly than promised.")
 
 
-def routes(box: Toolbox, settings: Settings, findings: list[Finding]) -> APIRouter:
+def routes(box: Toolbox, settings: Settings, findings: list[Finding], figures: Metrics) -> APIRouter:
     """All routes over one toolbox."""
     # The guard in front of the application asks for the key; this tells of it.
     router = APIRouter(responses=_PROBLEMS, dependencies=[Depends(HTTPBearer(auto_error=False))])
@@ -71,6 +72,7 @@ def routes(box: Toolbox, settings: Settings, findings: list[Finding]) -> APIRout
     _add_files(router, box)
     results.add_routes(router, box, settings)
     approvals.add_routes(router, box)
+    metrics.add_routes(router, figures)
 
     @router.get("/v1/workspaces/{workspace}/records", tags=["records"])
     def records(workspace: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Record]:
@@ -89,7 +91,8 @@ def routes(box: Toolbox, settings: Settings, findings: list[Finding]) -> APIRout
 
     @router.get("/readyz", tags=["health"])
     async def readyz() -> Readiness:
-        """Whether it can run scripts, what was proved at the start, and which limits are weaker than promised."""
+        """Whether it takes calls, what was proved at the start, and which limits are weaker than promised."""
+        box.require_taking()
         box.require_guest_root()
         return Readiness(
             status="ready",

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Self
 
-from pydantic import Field, SecretStr, field_validator, model_validator
+from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from api.logs import Format
 from api.tokens import is_safe_issuer
 from sandbox.job import MIB, Limits
 from sandbox.runtimes.containers import ContainerSettings
@@ -25,6 +26,11 @@ class Settings(BaseSettings):
         None,
         min_length=16,
         description="At least 16 characters. If set, every request must bear it: `Authorization: Bearer …`.",
+    )
+    metrics_key: SecretStr | None = Field(
+        None,
+        min_length=16,
+        description="At least 16 characters: a key for `/metrics` and nothing else, which no tenant's key reads.",
     )
     oidc_issuer: str | None = Field(
         None, description="An OpenID Connect issuer, as its tokens have it (`iss`); they are taken instead of keys."
@@ -76,6 +82,17 @@ class Settings(BaseSettings):
     approval_seconds: float = Field(
         300, gt=0, description="How long a call waits for a person's approval, if one looks at /v1/approvals."
     )
+    drain_seconds: float = Field(
+        30, ge=0, description="How long calls under way may go on when the service is told to stop (SIGTERM)."
+    )
+    log_format: Format = Field(
+        "text", description="Of the log on standard error: `text`, or `json`, one object a line."
+    )
+    otlp_endpoint: HttpUrl | None = Field(
+        None,
+        description="A collector of OpenTelemetry, such as http://collector:4318, which traces are sent to "
+        "(`/v1/traces`); needs `spillbox[traces]`.",
+    )
     limits: Limits = Field(
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."
     )
@@ -88,7 +105,7 @@ class Settings(BaseSettings):
             containers=self.docker_containers, cpus=self.docker_cpus,
         )  # fmt: skip
 
-    @field_validator("api_key")
+    @field_validator("api_key", "metrics_key")
     @classmethod
     def _can_be_sent(cls, key: SecretStr | None) -> SecretStr | None:
         """A key travels in a header: printable ASCII, without the line end that a file may add."""

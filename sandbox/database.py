@@ -89,7 +89,9 @@ def with_zone(row: RowMapping) -> dict[str, Any]:
 
 
 def _engine(url: str) -> Engine:
-    engine = create_engine(url)
+    engine = create_engine(
+        url, hide_parameters=True
+    )  # of a statement that fails: arguments and answers are no matter of a log
     if engine.dialect.name == "sqlite":
 
         @event.listens_for(engine, "connect")

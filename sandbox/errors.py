@@ -23,6 +23,7 @@
     │   ├── OuterError
     │   └── OuterTimeout
     ├── Busy                        try again later
+    │   ├── Draining
     │   └── LedgerLocked
     └── ServiceFault                the operator must change something
         ├── ServiceFull
@@ -191,6 +192,12 @@ class Busy(SpillboxError):
     def __init__(self, message: str, *, retry_after_seconds: int = 2) -> None:
         super().__init__(message)
         self.retry_after_seconds = retry_after_seconds
+
+
+class Draining(Busy):
+    """The service is being stopped: it finishes the calls under way and takes no new ones."""
+
+    code = "draining"
 
 
 class LedgerLocked(Busy):

@@ -1,9 +1,9 @@
 """A Runtime for tests of what is built on one: it runs nothing, and gives the Executions that it was told to."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from sandbox.job import Execution, FileChange, Job, Status, Stream
-from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.base import Runtime, Standing
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import GUEST_PATH, Workspace
 
@@ -17,6 +17,7 @@ class FakeRuntime:
     name = "fake"
     warnings: tuple[str, ...] = ()
     starts_cold = False
+    standing: Mapping[str, Standing] = {}
 
     def __init__(
         self, *, stdout: str = "", status: Status = Status.SUCCEEDED, writes: dict[str, bytes] | None = None

@@ -6,6 +6,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping
+from contextvars import Context
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -118,7 +119,8 @@ class Connection:
     async def open(self) -> Self:
         """Connect and greet; raises `OuterFailed`, saying why."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(ready))
+        # It lives longer than the request that it is opened for, so it has nothing of that one's context.
+        self._task = asyncio.create_task(self._run(ready), context=Context())
         try:
             async with asyncio.timeout(self.server.connect_seconds):
                 await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)

@@ -7,6 +7,7 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from api.access import note_route
 from api.bodies import read_body
 from api.errors import problem_of, response_of
 from api.mcp import wire
@@ -49,6 +50,8 @@ class Mounted:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_ours = scope["type"] == "http" and scope["path"].rstrip("/") == PATH
+        if is_ours:
+            note_route(scope, PATH)
         await (self._endpoint if is_ours else self._app)(scope, receive, send)
 
 

@@ -21,6 +21,7 @@ from api.mcp.connection import Client, Connection, Lost
 from api.mcp.processes import program_of
 from api.mcp.settings import ServerSettings, ToolRules, prefix_of
 from sandbox.errors import Busy, Denied, InputNeeded, OuterError, OuterFailed, OuterTimeout
+from sandbox.observers import Observers
 from sandbox.runtimes.programs import Programs
 from sandbox.spills.spill import Received
 from sandbox.tenants import tenant_of
@@ -125,12 +126,15 @@ class _Server:
 class Gateway:
     """Use it in an ``async with``. Connections belong to conversations: what one leaves at a server, no other meets."""
 
-    def __init__(self, servers: Mapping[str, ServerSettings], programs: Programs | None, *, version: str) -> None:
+    def __init__(
+        self, servers: Mapping[str, ServerSettings], programs: Programs | None, observers: Observers, *, version: str
+    ) -> None:
         """``programs`` puts walls around those servers that are to have them; raises `SetupFailed` where it can't."""
         for program in filter(None, map(program_of, servers.values())):
             if programs is not None:
                 programs.check(program)
         self._programs = programs
+        self._observers = observers
         self._servers = [_Server(name, one, prefix_of(name, one)) for name, one in servers.items()]
         self._own = Client(is_modern=False, info={"name": "spillbox", "version": version}, capabilities={})
         self._open: dict[tuple[str, str, str], Connection] = {}
@@ -376,19 +380,20 @@ class Gateway:
         if workspace_id is None:
             raise OuterError(NO_WORKSPACE, number=INVALID_PARAMS)
         client = self._own if asker is None else asker.client
-        connection = await self._connection(server, workspace_id, client, asker)
-        try:
-            return await self._answer(connection, method, params, asker, seconds)
-        except Lost as fault:
-            if not safe:
-                raise OuterFailed(
-                    f"{fault} The call may or may not have been done: look before you call again."
-                ) from None
-        try:
+        with self._observers.watch("gateway", server.name):
             connection = await self._connection(server, workspace_id, client, asker)
-            return await self._answer(connection, method, params, asker, seconds)
-        except Lost as fault:
-            raise OuterFailed(f"{fault} It was tried twice.") from None
+            try:
+                return await self._answer(connection, method, params, asker, seconds)
+            except Lost as fault:
+                if not safe:
+                    raise OuterFailed(
+                        f"{fault} The call may or may not have been done: look before you call again."
+                    ) from None
+            try:
+                connection = await self._connection(server, workspace_id, client, asker)
+                return await self._answer(connection, method, params, asker, seconds)
+            except Lost as fault:
+                raise OuterFailed(f"{fault} It was tried twice.") from None
 
     async def _answer(
         self, connection: Connection, method: str, params: Mapping[str, Any], asker: Asker | None, seconds: float | None
@@ -428,7 +433,8 @@ class Gateway:
                     await connection.close()
                     del self._open[key]
                 await self._make_room(tenant_of(workspace_id))
-                connection = await Connection(server.name, server.settings, client, self._programs).open()
+                with self._observers.watch("connect", server.name):
+                    connection = await Connection(server.name, server.settings, client, self._programs).open()
                 self._open[key] = connection
                 server.abilities = connection.abilities
         if asker is not None:

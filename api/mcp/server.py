@@ -268,10 +268,29 @@ class McpServer(Server[Any]):
 
     async def _listen(self, context: Context, params: types.SubscriptionsListenRequestParams) -> Any:
         if self._gateway is None:
-            return await self._listening(context, params)
+            async with self._until_drained(self._listening):
+                return await self._listening(context, params)
         bus = InMemorySubscriptionBus()  # of this stream alone: other conversations' events are none of its business
-        async with self._gateway.listening(self._asker(context), params.notifications, bus):
-            return await ListenHandler(bus)(context, params)
+        handler = ListenHandler(bus)
+        async with (
+            self._gateway.listening(self._asker(context), params.notifications, bus),
+            self._until_drained(handler),
+        ):
+            return await handler(context, params)
+
+    @asynccontextmanager
+    async def _until_drained(self, handler: ListenHandler) -> AsyncIterator[None]:
+        """End the streams of a handler, in good order, when the service has finished its calls: they have no end of their own."""
+
+        async def end() -> None:
+            await self._box.drained.wait()
+            handler.close()
+
+        ending = asyncio.create_task(end())
+        try:
+            yield
+        finally:
+            ending.cancel()
 
     async def _roots_changed(self, context: Context, _: BaseModel) -> None:
         if self._gateway is not None:

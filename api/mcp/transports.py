@@ -109,7 +109,8 @@ def _message_of(line: bytes, awaited: Awaited) -> SessionMessage | None:
         return SessionMessage(jsonrpc_message_adapter.validate_json(wire.without_result(line, awaited), by_name=False))
     except ValueError:
         request_id = wire.request_id_of(line, awaited)
-    _log.warning("a server sent a line that is no message of the protocol: %r", line[:200])
+    # What is in it stays unsaid: it may be a result, or what a caller sent.
+    _log.warning("a server sent a line of %d bytes that is no message of the protocol", len(line))
     if request_id is None:
         return None
     return _failed(request_id, _UNREADABLE)

@@ -1,11 +1,20 @@
 """The one interface of everything that runs a job, and what wraps it."""
 
-from collections.abc import Awaitable
-from typing import Protocol
+from collections.abc import Awaitable, Mapping
+from typing import NamedTuple, Protocol
 
 from sandbox.job import Execution, Job
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import Workspace
+
+
+class Standing(NamedTuple):
+    """What a runtime keeps between runs, of one kind."""
+
+    launchers: int
+    """That are up."""
+    spares: int
+    """Jails that wait for a run."""
 
 
 class Runtime(Protocol):
@@ -30,6 +39,10 @@ class Runtime(Protocol):
     @property
     def starts_cold(self) -> bool:
         """Whether it pays to have a jail got ready, and libraries imported in it, while something else goes on."""
+
+    @property
+    def standing(self) -> Mapping[str, Standing]:
+        """What is kept between runs, by kind; nothing where each run makes all that it needs."""
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
@@ -65,6 +78,10 @@ class Wrapper:
     @property
     def starts_cold(self) -> bool:
         return self._inner.starts_cold
+
+    @property
+    def standing(self) -> Mapping[str, Standing]:
+        return self._inner.standing
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,

@@ -10,7 +10,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -26,7 +26,7 @@ from sandbox.job import Execution, Job, Limits, Value
 from sandbox.processes import lives
 from sandbox.runtimes import container_image, seccomp
 from sandbox.runtimes.answer import answer
-from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.base import Runtime, Standing
 from sandbox.runtimes.container import Container, ContainerWalls, Engine, label_lives
 from sandbox.runtimes.container_session import ContainerSession
 from sandbox.runtimes.session import Outcome, let_go, on_thread
@@ -98,6 +98,12 @@ class DockerRuntime:
     def weakened(self, changes: dict[str, Any]) -> "DockerRuntime":
         """Another one over the same image that lacks a wall, by Docker's own OCI runtime: for controls."""
         return DockerRuntime(self.settings.model_copy(update={"runtime": None}), changes=changes)
+
+    @property
+    def standing(self) -> Mapping[str, Standing]:
+        with self._lock:
+            idle = sum(len(containers) for containers in self._idle.values())
+            return {"container": Standing(launchers=self._count, spares=idle)}
 
     @property
     def parts(self) -> tuple[Runtime, ...]:

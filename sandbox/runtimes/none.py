@@ -1,10 +1,10 @@
 """No runtime: for a service that saves results and builds files, and runs no scripts."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 
 from sandbox.errors import NoSandbox
 from sandbox.job import Execution, Job
-from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.base import Runtime, Standing
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import Workspace
 
@@ -15,6 +15,7 @@ class NoRuntime:
     name = "none"
     warnings: tuple[str, ...] = ()
     starts_cold = False
+    standing: Mapping[str, Standing] = {}
     parts: tuple[Runtime, ...] = ()
 
     async def run(

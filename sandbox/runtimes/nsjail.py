@@ -4,7 +4,7 @@ import asyncio
 import threading
 import time
 import weakref
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -17,7 +17,7 @@ from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
-from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.base import Runtime, Standing
 from sandbox.runtimes.cgroups import CgroupHost, RunCgroup, find_for_service
 from sandbox.runtimes.identities import MAX_JAILS, process_identities
 from sandbox.runtimes.jail import Channels, Jail, join
@@ -37,6 +37,7 @@ class NsjailRuntime:
 
     name = "nsjail"
     starts_cold = True
+    standing: Mapping[str, Standing] = {}
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from functools import partial
 from sandbox.errors import JailFailed
 from sandbox.job import Limits
 from sandbox.runtimes import cgroups
+from sandbox.runtimes.base import Standing
 from sandbox.runtimes.cgroups import CgroupHost
 from sandbox.runtimes.jail import Jail
 from sandbox.runtimes.launcher import Launcher
@@ -90,6 +91,12 @@ class Pool:
         """As of the runtime."""
         with self._changed:
             return [launcher.pid for launcher in self._up]
+
+    @property
+    def standing(self) -> Standing:
+        """What is there now."""
+        with self._changed:
+            return Standing(len(self._up), len(self._spares))
 
     def _is_down(self) -> bool:
         return self._closed or len(self._failed) == len(self._threads)

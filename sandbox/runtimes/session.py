@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -264,7 +265,7 @@ async def on_thread(threads: Executor, work: Callable[[], T], *, cancel: Callabl
 
     A thread goes on when its waiter is cancelled, and would use descriptors that are closed, or another's, by then.
     """
-    task = asyncio.get_running_loop().run_in_executor(threads, work)
+    task = asyncio.get_running_loop().run_in_executor(threads, copy_context().run, work)
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

@@ -7,7 +7,7 @@ A few launchers keep spare jails standing. A run takes one, and it is never used
 import asyncio
 import os
 import weakref
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -19,7 +19,7 @@ from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
-from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.base import Runtime, Standing
 from sandbox.runtimes.cgroups import CgroupHost
 from sandbox.runtimes.identities import MAX_JAILS, process_identities
 from sandbox.runtimes.launcher import Launcher
@@ -86,6 +86,11 @@ class WarmRuntime:
     def starts_cold(self) -> bool:
         """Whether launchers are missing."""
         return not all(pool.is_up for pool in self._pools.values())
+
+    @property
+    def standing(self) -> Mapping[str, Standing]:
+        """Of each kind of launchers."""
+        return {kind: pool.standing for kind, pool in self._pools.items()}
 
     @property
     def parts(self) -> tuple[Runtime, ...]:

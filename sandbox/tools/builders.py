@@ -190,7 +190,10 @@ async def build_csv(call: Call, given: BuildCsvInput) -> BuildCsvOutput:
         return BuildCsvOutput(**_built(given, selected, tally).model_dump(), **change.model_dump())
 
     async with call.queue.place(call.workspace.id), reading(call, given) as readable:
-        return await asyncio.to_thread(work, readable)
+        with call.observers.watch("build", "csv") as building:
+            output = await asyncio.to_thread(work, readable)
+            building.amounts = {"bytes": output.bytes, "rows": output.rows_written}
+            return output
 
 
 async def build_excel(call: Call, given: BuildExcelInput) -> BuildExcelOutput:
@@ -214,7 +217,10 @@ async def build_excel(call: Call, given: BuildExcelInput) -> BuildExcelOutput:
 
     async with call.queue.place(call.workspace.id), AsyncExitStack() as stack:
         sources = [await stack.enter_async_context(reading(call, one)) for one in given.sheets]
-        return await asyncio.to_thread(work, sources)
+        with call.observers.watch("build", "xlsx") as building:
+            output = await asyncio.to_thread(work, sources)
+            building.amounts = {"bytes": output.bytes, "rows": sum(table.rows_written for table in output.tables)}
+            return output
 
 
 def _require_extension(path: str, extension: str) -> None:

@@ -29,6 +29,21 @@ class Queue:
         self._inside: Counter[str] = Counter()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
+    @property
+    def slots(self) -> int:
+        """How many calls can use jails at once."""
+        return self._slots.count
+
+    @property
+    def held(self) -> int:
+        """How many do now."""
+        return self._slots.held
+
+    @property
+    def waiting(self) -> int:
+        """How many wait for that, for their turn in a workspace or for a slot."""
+        return self._inside.total() - self._slots.held
+
     def turn(self, workspace_id: str) -> AbstractAsyncContextManager[None]:
         """For changing a workspace's files without a jail."""
         return self._turns.setdefault(workspace_id, asyncio.Lock())
@@ -75,6 +90,7 @@ class FairSlots:
     """A number of slots. One that gets free goes to the tenant that has the fewest, of several to whose turn is longest ago."""
 
     def __init__(self, slots: int, most_of_one: int) -> None:
+        self.count = slots
         self._free = slots
         self._most_of_one = most_of_one
         self._held: Counter[str] = Counter()
@@ -82,6 +98,11 @@ class FairSlots:
         """By tenant; those who left are in it until it is their turn."""
         self._turns = itertools.count(1)
         self._last_turn: dict[str, int] = {}
+
+    @property
+    def held(self) -> int:
+        """How many are taken."""
+        return self.count - self._free
 
     @asynccontextmanager
     async def one(self, tenant: str) -> AsyncIterator[None]:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog
 from sandbox.job import Limits
+from sandbox.observers import Observers
 from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.streams import OnOutput
 from sandbox.tools.outer import Caller
@@ -46,6 +47,7 @@ class Call:
     on_output: OnOutput | None = None
     on_progress: OnProgress | None = None
     caller: Caller = field(default_factory=Caller)
+    observers: Observers = field(default_factory=Observers)
 
     def progress(self, **counts: int) -> None:
         """Tell how far it is."""

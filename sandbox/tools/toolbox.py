@@ -6,7 +6,8 @@ import logging
 import os
 import re
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -23,6 +24,7 @@ from sandbox.database import PAUSE_SECONDS, TRIES
 from sandbox.documents.check import OFFICE_LIBRARIES, checking
 from sandbox.errors import (
     Busy,
+    Draining,
     InputNeeded,
     Interrupted,
     InvalidArguments,
@@ -34,6 +36,7 @@ from sandbox.errors import (
 )
 from sandbox.guest_root import Guest, GuestRoot
 from sandbox.job import Execution, Job, Limits
+from sandbox.observers import Observers
 from sandbox.records import Acceptance, Record, Records, State
 from sandbox.retention import Cleaned
 from sandbox.runtimes.base import Runtime, Wrapper
@@ -60,6 +63,9 @@ _SPARE_DISK_BYTES = 256 << 20
 """Left free on the disk, whatever is written."""
 _OF_SAVED = ("path", "format", "rows", "columns", "rows_at", "complete")
 KEEP_RESULTS = timedelta(days=7)
+_STOPPED = "The call was stopped."
+OUTER, UNKNOWN = "outer", "unknown"
+"""What observers are told in the place of names that others chose: of a tool of another program, and of none."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
@@ -78,6 +84,25 @@ class Claiming(Wrapper):
             return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
         await in_ledger(self._records.claim, workspace.id, run_id)
         return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+
+
+class Watching(Wrapper):
+    """Tells observers of the runs of scripts; checks and readers, programs of ours, are a part of their call."""
+
+    def __init__(self, inner: Runtime, observers: Observers) -> None:
+        super().__init__(inner)
+        self._observers = observers
+
+    async def run(
+        self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
+        final: Awaitable[Job] | None = None,
+    ) -> Execution:  # fmt: skip
+        if not job.keeps_outputs:
+            return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+        with self._observers.watch("run", self.name) as running:
+            execution = await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+            running.name, running.outcome = execution.runtime, execution.status.value
+            return execution
 
 
 class Toolbox:
@@ -103,7 +128,8 @@ class Toolbox:
         self.queue = Queue(slots=slots or os.cpu_count() or 1, length=queue_length, tenant_slots=tenant_slots)
         self.limits = workspaces.limits
         self._guest = guest
-        self.runtime: Runtime = Claiming(runtime, records)
+        self.observers = Observers()
+        self.runtime: Runtime = Watching(Claiming(runtime, records), self.observers)
         scripts = [] if guest is None else [run_python.tool(guest.python_version, guest.libraries, self.limits)]
         all_of_them = (*scripts, *files.TOOLS, *navigation.TOOLS, *builders.TOOLS, *shown.TOOLS)
         self.tools: dict[str, AnyTool] = {tool.name: tool for tool in all_of_them}
@@ -114,6 +140,11 @@ class Toolbox:
         calling = delegate.Delegation(self.tools, lambda: self.outer, self.desk, records, self._hand_out)
         self.tools[delegate.NAME] = delegate.tool(calling)
         self._under_way: dict[tuple[str, str], asyncio.Task[BaseModel]] = {}
+        self._under_way_outer: dict[asyncio.Future[None], asyncio.Timeout] = {}
+        """Calls in their callers' own tasks: when each ends, and the clock that stops it."""
+        self.is_draining = False
+        self.drained = asyncio.Event()
+        """For what would go on without end: no call is under way any more, and there will be none."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -122,12 +153,30 @@ class Toolbox:
         await self.close()
 
     async def close(self) -> None:
-        """Stop runs that are under way, and let go of the runtime and the ledger."""
-        for task in list(self._under_way.values()):
-            task.cancel()
-        await asyncio.gather(*self._under_way.values(), return_exceptions=True)
+        """Stop calls that are under way, and let go of the runtime and the ledger."""
+        await self.drain(0)
         await self.runtime.close()
         self.records.close()
+
+    async def drain(self, seconds: float) -> int:
+        """Take no more calls, wait so long for those that are under way, and stop the rest; gives how many these were."""
+        self.is_draining = True
+        calls: set[asyncio.Future[Any]] = {*self._under_way.values(), *self._under_way_outer}
+        late = (await asyncio.wait(calls, timeout=seconds))[1] if calls else set()
+        for task in self._under_way.values():
+            task.cancel()
+        for clock in self._under_way_outer.values():
+            if not clock.expired():
+                clock.reschedule(0)
+        if late:
+            await asyncio.wait(late)
+        self.drained.set()
+        return len(late)
+
+    def require_taking(self) -> None:
+        """Raises `Draining` if no more calls are taken."""
+        if self.is_draining:
+            raise Draining("The service is being stopped and takes no new calls. Try again when it is up again.")
 
     async def call(
         self, name: str, workspace_id: str, arguments: Mapping[str, Any], *,
@@ -136,17 +185,27 @@ class Toolbox:
     ) -> BaseModel:  # fmt: skip
         """Call a tool by name. The same ``call_id`` again gives the same answer without doing it again.
 
-        If the caller is cancelled, a call that has begun is still finished and recorded; `cancel` stops it.
+        If the caller is cancelled, a call that has begun is still finished and recorded; `cancel` stops it, and whoever waits
+        for it then gets `Interrupted`.
         """
-        tool, given, workspace = self.check_call(name, workspace_id, arguments)
+        checked = self.check_call(name, workspace_id, arguments)
+        with self.observers.watch("tool", name) as calling:
+            output = await self._called(*checked, arguments, call_id, on_output, on_progress, caller)
+            calling.outcome = _status_of(output)
+            return output
+
+    async def _called(
+        self, tool: AnyTool, given: BaseModel, workspace: Workspace, arguments: Mapping[str, Any], call_id: str | None,
+        on_output: OnOutput | None, on_progress: OnProgress | None, caller: Caller,
+    ) -> BaseModel:  # fmt: skip
         if call_id is None:
             call_id = new_call_id()
         elif not _ID.fullmatch(call_id):
             raise InvalidArguments("The id of a call is 1 to 128 letters, digits, '.', '_', ':' or '-'.")
         try:
-            acceptance = await in_ledger(self.records.accept, call_id, workspace.id, name, arguments)
+            acceptance = await in_ledger(self.records.accept, call_id, workspace.id, tool.name, arguments)
         except RecursionError:
-            raise InvalidArguments(f"The arguments of {name} are nested too deeply.") from None
+            raise InvalidArguments(f"The arguments of {tool.name} are nested too deeply.") from None
         if acceptance is Acceptance.DONE:
             return _answer_again(tool, self.records.get(workspace.id, call_id))
         if acceptance is Acceptance.MINE:
@@ -158,7 +217,12 @@ class Toolbox:
             task = self._under_way[workspace.id, call_id]
         else:
             raise Busy(f"The call {call_id} is being done by another service.")
-        return await asyncio.shield(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if _is_cancelled_itself():
+                raise
+            raise Interrupted(_STOPPED) from None
 
     async def cancel(self, workspace_id: str, call_id: str) -> None:
         """Stop a call that is under way, and wait until it has stopped; without effect if there is none."""
@@ -174,7 +238,7 @@ class Toolbox:
         """What a tool's function is given."""
         return Call(
             call_id, workspace, self.runtime, self.queue, self.limits, self.catalog, self.attachments, self.sign,
-            on_output, on_progress, caller,
+            on_output, on_progress, caller, self.observers,
         )  # fmt: skip
 
     async def call_outer(self, tool: OuterTool, outer_call: OuterCall) -> "Handed":
@@ -182,6 +246,7 @@ class Toolbox:
 
         Raises what `permit` and the tool's ``send`` raise. If the caller is cancelled, so is the call.
         """
+        self.require_taking()
         workspace = self.workspaces.open(outer_call.workspace_id)
         call_id = new_call_id()
         await in_ledger(self.records.accept, call_id, workspace.id, tool.name, outer_call.arguments)
@@ -197,7 +262,26 @@ class Toolbox:
                 return Handed(received, None)
             return Handed(received, await self._spilled(tool, outer_call, received, sees_pictures=True))
 
-        return await self._recorded(workspace.id, call_id, work)
+        with self.observers.watch("tool", OUTER):
+            async with self._stoppable():
+                return await self._recorded(workspace.id, call_id, work)
+
+    @asynccontextmanager
+    async def _stoppable(self) -> AsyncIterator[None]:
+        """For a call in its caller's own task, so that `drain` knows of it."""
+        ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        clock = asyncio.timeout(None)
+        try:
+            async with clock:
+                self._under_way_outer[ended] = clock
+                yield
+        except TimeoutError:
+            if not clock.expired():
+                raise
+            raise Interrupted(_STOPPED) from None
+        finally:
+            del self._under_way_outer[ended]
+            ended.set_result(None)
 
     async def _hand_out(self, tool: OuterTool, outer_call: OuterCall) -> Spill:
         return await self._spilled(tool, outer_call, await tool.send(outer_call))
@@ -207,13 +291,25 @@ class Toolbox:
     ) -> Spill:
         caller = outer_call.caller
         reader = Reader(caller.surface, caller.name, caller.is_mcp, tool.inline_bytes, sees_pictures)
-        return await self.spill(outer_call.workspace_id, received, reader)
+        return await self._spill(outer_call.workspace_id, received, reader)
 
     async def spill(self, workspace_id: str, received: Received, reader: Reader = Reader()) -> Spill:  # noqa: B008  frozen
         """Save a tool's result if it is long; gives what to hand to the model. See `Spiller.spill`.
 
         Raises `InvalidArguments` for a ``result`` that is no MCP tool result.
         """
+        self.require_taking()
+        return await self._spill(workspace_id, received, reader)
+
+    async def _spill(self, workspace_id: str, received: Received, reader: Reader) -> Spill:
+        with self.observers.watch("spill", "spill") as spilling:
+            spill = await self._saved(workspace_id, received, reader)
+            spilling.outcome = "saved" if spill.spilled else "inline"
+            if spill.spilled:
+                spilling.amounts = {"bytes": spill.bytes}
+            return spill
+
+    async def _saved(self, workspace_id: str, received: Received, reader: Reader) -> Spill:
         workspace = self.workspaces.open(workspace_id)
 
         def work() -> Spill:
@@ -246,14 +342,27 @@ class Toolbox:
 
     async def clean(self) -> Cleaned:
         """Remove saved results and errors whose time is over, and what crashes left."""
-        return await asyncio.to_thread(
-            retention.clean, self.workspaces, self.catalog, self.attachments, keep=self.keep_results
-        )
+        with self.observers.watch("clean", "clean") as cleaning:
+            cleaned = await asyncio.to_thread(
+                retention.clean, self.workspaces, self.catalog, self.attachments, keep=self.keep_results
+            )
+            cleaning.amounts = {"files": cleaned.files, "bytes": cleaned.bytes}
+            return cleaned
 
     def check_call(
         self, name: str, workspace_id: str, arguments: Mapping[str, Any]
     ) -> tuple[AnyTool, BaseModel, Workspace]:
         """The tool, its validated input, and the workspace of a call; raises what `call` would raise before doing it."""
+        try:
+            self.require_taking()
+            return self._checked(name, workspace_id, arguments)
+        except SpillboxError:
+            with self.observers.watch("tool", name if name in self.tools else UNKNOWN):
+                raise
+
+    def _checked(
+        self, name: str, workspace_id: str, arguments: Mapping[str, Any]
+    ) -> tuple[AnyTool, BaseModel, Workspace]:
         tool = self.tools.get(name)
         if tool is None:
             raise NotFound(f"There is no tool {name[:80]!a}. There are: {', '.join(self.tools)}.")
@@ -283,7 +392,7 @@ class Toolbox:
         answer = _problem(status, "The service made a mistake. Use a new id to try again.")
         try:
             output = await work()
-            status = output.status.value if isinstance(output, Execution) else "ok"
+            status = _status_of(output)
             answer = output.model_dump_json()
         except (Busy, ServiceFault, InputNeeded):
             # Not begun, or by no fault of the call: the same id can be tried again.
@@ -293,7 +402,7 @@ class Toolbox:
             status, answer = fault.code, _problem(fault.code, str(fault))
             raise
         except asyncio.CancelledError:
-            status, answer = "interrupted", _problem("interrupted", "The call was stopped.")
+            status, answer = "interrupted", _problem("interrupted", _STOPPED)
             raise
         finally:
             try:
@@ -320,6 +429,17 @@ class Handed:
 def new_call_id() -> str:
     """An id that no other call has."""
     return secrets.token_urlsafe(12).replace("_", "a").replace("-", "b")
+
+
+def _status_of(output: object) -> str:
+    """Of a run, how it ended; else ``ok``."""
+    return output.status.value if isinstance(output, Execution) else "ok"
+
+
+def _is_cancelled_itself() -> bool:
+    """Whether the task that asks was cancelled, and not only what it waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _problem(code: str, message: str) -> str:

@@ -18,7 +18,7 @@ LAYERS = [
     ["sandbox.failures", "sandbox.catalog", "sandbox.approvals", "sandbox.keys"],
     ["sandbox.guest_root", "sandbox.records", "sandbox.workspace"],
     ["sandbox.database", "sandbox.tenants", "sandbox.backup"],
-    ["sandbox.job"],
+    ["sandbox.job", "sandbox.observers"],
     ["sandbox.errors", "sandbox.guest", "sandbox.processes"],
 ]
 MODULES = sorted(p for folder in ("api", "sandbox") for p in (PROJECT / folder).rglob("*.py") if "guest/" not in str(p))

@@ -2,7 +2,10 @@
 
 import asyncio
 import json
+import os
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
@@ -66,6 +69,43 @@ def serving_app(make: Callable[[], Any]) -> Iterator[str]:
             server.should_exit = True
         thread.join()
         listener.close()
+
+
+class Service:
+    """`spillbox serve` as a process of its own, over a folder that has a guest root; further settings by their variables."""
+
+    def __init__(self, folder: Path, **variables: str) -> None:
+        self.log = folder / "log.txt"
+        self._folder = folder
+        self._variables = {f"SPILLBOX_{name}": value for name, value in variables.items()}
+
+    def __enter__(self) -> tuple[subprocess.Popen[str], str]:
+        with self.log.open("a+") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "api", "serve", "--port", "0", "--data-dir", str(self._folder)],
+                stderr=log, text=True, env={**os.environ, **self._variables},
+            )  # fmt: skip
+            start = log.seek(0, 2)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self._process.poll() is None:
+            text = self.log.read_text()[start:]
+            if "Uvicorn running on " in text:
+                return self._process, text.partition("Uvicorn running on ")[2].split()[0]
+            time.sleep(0.05)
+        self.__exit__()
+        raise AssertionError(self.log.read_text())
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.terminate()
+            self._process.wait(timeout=60)
+
+
+@pytest.fixture
+def folder(root: GuestRoot, tmp_path: Path) -> Path:
+    """A data folder with a guest root."""
+    (tmp_path / "guest-root").symlink_to(root.path.resolve())
+    return tmp_path
 
 
 @pytest.fixture

@@ -5,8 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from urllib.parse import quote
@@ -17,7 +15,7 @@ import pytest
 from sandbox.guest_root import GuestRoot
 from sandbox.records import Records, State
 from tests.conftest import DATA_FOLDER, jail_pids
-from tests.surfaces.conftest import serving
+from tests.surfaces.conftest import Service, serving
 
 FILES = "/v1/workspaces/w/files"
 
@@ -245,7 +243,7 @@ def test_readiness_says_what_is_weaker(http: httpx.Client) -> None:
 
 def test_a_service_whose_guest_root_is_gone_is_not_ready(root: GuestRoot, tmp_path: Path) -> None:
     (tmp_path / "guest-root").symlink_to(root.path.resolve())
-    with _service(tmp_path) as (_, url):
+    with Service(tmp_path) as (_, url):
         ready = httpx.get(f"{url}/readyz").json()
         assert ready["runtimes"] == ["warm", "nsjail"]
         assert ready["proved"] > 40
@@ -256,7 +254,7 @@ def test_a_service_whose_guest_root_is_gone_is_not_ready(root: GuestRoot, tmp_pa
 def test_the_data_folder_is_closed_to_others(root: GuestRoot, tmp_path: Path) -> None:
     (tmp_path / "guest-root").symlink_to(root.path.resolve())
     tmp_path.chmod(0o755)
-    with _service(tmp_path) as (_, url):
+    with Service(tmp_path) as (_, url):
         ran = httpx.post(f"{url}/v1/workspaces/w/tools/run_python", json={"code": "print(1)"}).json()
     assert ran["stdout"]["text"] == "1\n"
     assert tmp_path.stat().st_mode & 0o777 == 0o700
@@ -271,7 +269,7 @@ def test_a_key_is_asked_for_everywhere_but_for_health(root: GuestRoot, tmp_path:
         assert http.get("/healthz").status_code == 200
 
 
-def test_without_a_key_a_web_page_can_not_use_the_service(http: httpx.Client) -> None:
+def test_without_a_key_a_web_page_can_not_use_theService(http: httpx.Client) -> None:
     assert http.get("/v1/tools", headers={"Host": "evil.example"}).status_code == 403
     assert http.get("/v1/tools", headers={"Origin": "https://evil.example"}).json()["code"] == "forbidden"
     assert http.get("/v1/tools", headers={"Sec-Fetch-Site": "cross-site"}).status_code == 403
@@ -284,7 +282,7 @@ def test_a_killed_service_leaves_no_jail_and_its_run_is_recorded_as_interrupted(
 ) -> None:
     (tmp_path / "guest-root").symlink_to((DATA_FOLDER / "guest-root").resolve())
     before = jail_pids()
-    with _service(tmp_path) as (process, url):
+    with Service(tmp_path) as (process, url):
         httpx.put(f"{url}{FILES}/kept.txt", content=b"kept")
         code = "import time\nprint('begun')\nopen('half.txt', 'w').write('half')\ntime.sleep(3600)"
         with httpx.stream(
@@ -300,7 +298,7 @@ def test_a_killed_service_leaves_no_jail_and_its_run_is_recorded_as_interrupted(
     while jails & jail_pids() and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not jails & jail_pids()
-    with _service(tmp_path) as (second, url):
+    with Service(tmp_path) as (second, url):
         record = httpx.get(f"{url}/v1/workspaces/w/records/cut").json()
         assert record["state"] == State.INTERRUPTED
         assert record["ended_at"].endswith("Z")
@@ -310,34 +308,6 @@ def test_a_killed_service_leaves_no_jail_and_its_run_is_recorded_as_interrupted(
         assert "half.txt" not in ran.json()["stdout"]["text"]
     for pid in (process.pid, second.pid):
         assert list(Path("/sys/fs/cgroup").rglob(f"spillbox-{pid}-*")) == []
-
-
-class _service:
-    """`spillbox serve` as a process of its own."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-
-    def __enter__(self) -> tuple[subprocess.Popen[str], str]:
-        self._log = (self._folder / "log.txt").open("a+")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "api", "serve", "--port", "0", "--data-dir", str(self._folder)],
-            stderr=self._log, text=True,
-        )  # fmt: skip
-        deadline = time.monotonic() + 20
-        start = self._log.seek(0, 2)
-        while time.monotonic() < deadline:
-            text = (self._folder / "log.txt").read_text()[start:]
-            if "Uvicorn running on " in text:
-                return self._process, text.partition("Uvicorn running on ")[2].split()[0]
-            time.sleep(0.05)
-        raise AssertionError((self._folder / "log.txt").read_text())
-
-    def __exit__(self, *_: object) -> None:
-        self._log.close()
-        if self._process.poll() is None:
-            self._process.terminate()
-            self._process.wait(timeout=60)
 
 
 def test_records_of_a_living_process_are_not_taken_from_it(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ SECRET = "947871269024436488"  # noqa: S105  a value of a file
 NOT_OF_A_WORKSPACE = {
     "/healthz": "whether the process answers",
     "/readyz": "what the service is",
+    "/metrics": "all tenants, so the operator alone: see test_metrics.py",
     "/v1/tools": "the same for everyone",
     "/v1/approvals": "the bearer's tenant",
     "/v1/approvals/{approval}": "the bearer's tenant",
