@@ -15,6 +15,8 @@ from starlette.types import Scope
 from sandbox.keys import Keys
 
 _STATE = "bearer"
+API_KEY = "api-key"
+"""Stands for the bearer of the service's own key; ids of keys are hexadecimal."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,8 @@ class Bearer:
     """Who was let in. By default whoever may call a service without keys."""
 
     tenant: str = ""
-    key_id: str = ""
+    identity: str | None = None
+    """Who it is, for the records: the id of a key, `API_KEY`, or ``token:`` and a token's subject."""
     approves: bool = True
     """Whether it may decide over the tenant's approvals."""
 
@@ -65,7 +68,7 @@ class Callers:
     async def find(self, text: str) -> Bearer | None:
         """Whose a key or a token is, if it is one."""
         if self._api_key is not None and hmac.compare_digest(text.encode(), self._api_key):
-            return Bearer()
+            return Bearer(identity=API_KEY)
         key = self._keys.find(text)
         if key is not None:
             return Bearer(key.tenant, key.id, key.approves)

@@ -17,6 +17,7 @@ from starlette.convertors import Convertor, register_url_convertor
 
 from api import approvals, results
 from api.bodies import OpenFileResponse, read_body
+from api.callers import Bearer
 from api.describe import Format, describe
 from api.errors import Problem, problem_of, unexpected
 from api.settings import Settings
@@ -26,6 +27,7 @@ from sandbox.job import FileChange
 from sandbox.records import Record
 from sandbox.tables.literal_json import parse
 from sandbox.tools.files import ListFilesInput, ListFilesOutput, list_files
+from sandbox.tools.outer import Caller
 from sandbox.tools.toolbox import Toolbox
 from sandbox.workspace import name_of, segments_of
 
@@ -142,12 +144,13 @@ def _tool_route(box: Toolbox, settings: Settings, name: str) -> Callable[..., Co
         ] = None,
     ) -> Response:
         arguments = await _json_object(request, settings.max_request_bytes)
+        caller = Caller(identity=Bearer.of(request).identity)
         if _EVENT_STREAM in request.headers.get("accept", ""):
             box.check_call(name, workspace, arguments)
             return StreamingResponse(
-                _events(box, name, workspace, arguments, idempotency_key), media_type=_EVENT_STREAM
+                _events(box, name, workspace, arguments, idempotency_key, caller), media_type=_EVENT_STREAM
             )
-        output = await box.call(name, workspace, arguments, call_id=idempotency_key)
+        output = await box.call(name, workspace, arguments, call_id=idempotency_key, caller=caller)
         return Response(output.model_dump_json(), media_type="application/json")
 
     return call
@@ -165,7 +168,7 @@ async def _json_object(request: Request, max_bytes: int) -> dict[str, Any]:
 
 
 async def _events(
-    box: Toolbox, name: str, workspace: str, arguments: dict[str, Any], call_id: str | None
+    box: Toolbox, name: str, workspace: str, arguments: dict[str, Any], call_id: str | None, caller: Caller
 ) -> AsyncIterator[bytes]:
     """Output as it comes, then the answer. If the client leaves, the run goes on and is recorded."""
     queue: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -199,7 +202,7 @@ async def _events(
     async def work() -> bytes:
         try:
             output = await box.call(
-                name, workspace, arguments, call_id=call_id, on_output=on_output, on_progress=on_progress
+                name, workspace, arguments, call_id=call_id, on_output=on_output, on_progress=on_progress, caller=caller
             )
             return format_sse_event(data_str=output.model_dump_json(), event="result")
         except SpillboxError as fault:

@@ -143,7 +143,7 @@ class Toolbox:
         elif not _ID.fullmatch(call_id):
             raise InvalidArguments("The id of a call is 1 to 128 letters, digits, '.', '_', ':' or '-'.")
         try:
-            acceptance = await in_ledger(self.records.accept, call_id, workspace.id, name, arguments)
+            acceptance = await in_ledger(self.records.accept, call_id, workspace.id, name, arguments, caller.identity)
         except RecursionError:
             raise InvalidArguments(f"The arguments of {name} are nested too deeply.") from None
         if acceptance is Acceptance.DONE:
@@ -183,16 +183,17 @@ class Toolbox:
         """
         workspace = self.workspaces.open(outer_call.workspace_id)
         call_id = new_call_id()
-        await in_ledger(self.records.accept, call_id, workspace.id, tool.name, outer_call.arguments)
+        caller = outer_call.caller
+        await in_ledger(self.records.accept, call_id, workspace.id, tool.name, outer_call.arguments, caller.identity)
 
         async def work() -> Handed:
             expanded = Expanded(outer_call.arguments)
             grant = await permit(
                 self.desk, tool.name, tool.permission, expanded,
-                workspace_id=workspace.id, call_id=call_id, caller=outer_call.caller,
+                workspace_id=workspace.id, call_id=call_id, caller=caller,
             )  # fmt: skip
             received = await grant.spend(expanded, lambda: tool.send(outer_call))
-            if not tool.spill or outer_call.caller.surface not in self.spiller.settings.surfaces:
+            if not tool.spill or caller.surface not in self.spiller.settings.surfaces:
                 return Handed(received, None)
             return Handed(received, await self._spilled(tool, outer_call, received, sees_pictures=True))
 
