@@ -45,6 +45,9 @@ class Settings(BaseSettings):
         ge=1,
         description="The most slots that one tenant has at once, also while others are free; all if not set.",
     )
+    tenant_calls_per_minute: int | None = Field(
+        None, ge=1, description="Requests of a tenant in any minute, over HTTP and MCP together; any number if not set."
+    )
     max_request_bytes: int = Field(32 * MIB, ge=1024, description="Size of the body of a tool call.")
     max_spill_bytes: int = Field(256 * MIB, ge=1024, description="Size of the body of a spill.")
     spill: SpillSettings = Field(

@@ -23,7 +23,8 @@
     │   ├── OuterError
     │   └── OuterTimeout
     ├── Busy                        try again later
-    │   └── LedgerLocked
+    │   ├── LedgerLocked
+    │   └── TooManyCalls
     └── ServiceFault                the operator must change something
         ├── ServiceFull
         ├── NoSandbox
@@ -195,6 +196,12 @@ class Busy(SpillboxError):
 
 class LedgerLocked(Busy):
     """Another program holds the records locked; the same again may succeed at once."""
+
+
+class TooManyCalls(Busy):
+    """The tenant has made as many calls as it may in a minute."""
+
+    code = "rate_limited"
 
 
 class ServiceFault(SpillboxError):

@@ -8,12 +8,17 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.bodies import read_body
-from api.errors import problem_of, response_of
+from api.errors import refusal_of
 from api.mcp import wire
 from api.mcp.server import McpServer
 from sandbox.errors import TooLarge
 
 PATH = "/mcp"
+
+
+def is_endpoint(path: str) -> bool:
+    """Whether a request's path is the endpoint's."""
+    return path.rstrip("/") == PATH
 
 
 class Endpoint:
@@ -35,7 +40,7 @@ class Endpoint:
             try:
                 body = await read_body(Request(scope, receive), self._max_request_bytes, "SPILLBOX_MAX_REQUEST_BYTES")
             except TooLarge as fault:
-                await response_of(problem_of(fault))(scope, receive, send)
+                await refusal_of(fault, over_mcp=True)(scope, receive, send)
                 return
             receive = _replaying(wire.with_marked_arguments(body), receive)
         await self._sessions.handle_request(scope, receive, _filling(send))
@@ -48,7 +53,7 @@ class Mounted:
         self._app, self._endpoint = app, endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_ours = scope["type"] == "http" and scope["path"].rstrip("/") == PATH
+        is_ours = scope["type"] == "http" and is_endpoint(scope["path"])
         await (self._endpoint if is_ours else self._app)(scope, receive, send)
 
 
