@@ -89,6 +89,7 @@ def toolbox_of(settings: Settings, *, runtime: RuntimeName | None = None) -> Too
         tenant_slots=settings.tenant_slots,
         runtime=runtime or settings.runtime, spills=settings.spill, keep_results=timedelta(days=settings.keep_results_days),
         disk_bytes=settings.disk_bytes, sign=links_of(settings).sign, approval_seconds=settings.approval_seconds,
+        tenant_approvals=settings.tenant_approvals,
     )  # fmt: skip
 
 

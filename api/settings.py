@@ -67,7 +67,10 @@ class Settings(BaseSettings):
         description="A file of other MCP servers (`mcpServers`), whose tools are offered too and whose results spill.",
     )
     approval_seconds: float = Field(
-        300, gt=0, description="How long a call waits for a person's approval, if one looks at /v1/approvals."
+        300, gt=0, description="How long a call waits for a person's approval; from then on nobody can give it."
+    )
+    tenant_approvals: int = Field(
+        100, ge=1, description="Calls of a tenant that may wait for approval; one more is refused as busy."
     )
     limits: Limits = Field(
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from sandbox import guest_root, retention
-from sandbox.approvals import Approvals
+from sandbox.approvals import MOST_WAITING, WAIT_SECONDS, Approvals
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog, SavedFileInfo
 from sandbox.database import PAUSE_SECONDS, TRIES
@@ -46,7 +46,7 @@ from sandbox.tables.slices import NotJson
 from sandbox.tools import builders, delegate, files, navigation, run_python, shown
 from sandbox.tools.arguments import readable
 from sandbox.tools.outer import Approve, Caller, OuterCall, OuterTool, OuterTools
-from sandbox.tools.permit import WAIT_SECONDS, Desk, Expanded, permit
+from sandbox.tools.permit import Desk, Expanded, permit
 from sandbox.tools.queue import Queue
 from sandbox.tools.registry import AnyTool, Call, OnProgress, Sign
 from sandbox.workspace import Disk, Workspace, Workspaces
@@ -90,7 +90,7 @@ class Toolbox:
         guest: GuestRoot | None, spills: SpillSettings = SpillSettings(), slots: int | None = None,  # noqa: B008  frozen
         queue_length: int = 128, tenant_slots: int | None = None,
         keep_results: timedelta = KEEP_RESULTS, sign: Sign = str, approve: Approve | None = None,
-        approval_seconds: float = WAIT_SECONDS,
+        approval_seconds: float = WAIT_SECONDS, tenant_approvals: int = MOST_WAITING,
     ) -> None:  # fmt: skip
         self.workspaces = workspaces
         self.records = records
@@ -108,8 +108,8 @@ class Toolbox:
         self.tools: dict[str, AnyTool] = {tool.name: tool for tool in all_of_them}
         self.outer: OuterTools | None = None
         """Tools of other programs, if someone offers them: see `OuterTools`."""
-        self.approvals = Approvals(records.database)
-        self.desk = Desk(self.approvals, approve, approval_seconds)
+        self.approvals = Approvals(records.database, wait_seconds=approval_seconds, most_waiting=tenant_approvals)
+        self.desk = Desk(self.approvals, approve)
         calling = delegate.Delegation(self.tools, lambda: self.outer, self.desk, records, self._hand_out)
         self.tools[delegate.NAME] = delegate.tool(calling)
         self._under_way: dict[tuple[str, str], asyncio.Task[BaseModel]] = {}
@@ -344,6 +344,7 @@ def open_toolbox(
     tenant_slots: int | None = None, runtime: RuntimeName = "warm", spills: SpillSettings = SpillSettings(),  # noqa: B008
     keep_results: timedelta = KEEP_RESULTS,
     disk_bytes: int | None = None, sign: Sign = str, approve: Approve | None = None, approval_seconds: float = WAIT_SECONDS,
+    tenant_approvals: int = MOST_WAITING,
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
 
@@ -369,6 +370,7 @@ def open_toolbox(
         attachments=Attachments(folder / "attachments", catalog, disk), guest=root, spills=spills, slots=slots,
         queue_length=queue_length, tenant_slots=tenant_slots,
         keep_results=keep_results, sign=sign, approve=approve, approval_seconds=approval_seconds,
+        tenant_approvals=tenant_approvals,
     )  # fmt: skip
 
 
