@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from api import docs, errors, http
 from api.auth import Guard, require_safe_binding
+from api.bodies import Bodies
 from api.callers import Callers, FindByToken
 from api.links import Links, link_secret
 from api.mcp.endpoint import Endpoint, Mounted
@@ -37,7 +38,9 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
     require_safe_binding(settings.host, has_keys=callers.are_known)
 
     gateway = gateway_of(settings)
-    endpoint = Endpoint(McpServer(box, gateway, version=VERSION), max_request_bytes=settings.max_request_bytes)
+    bodies = Bodies(settings)
+    server = McpServer(box, gateway, version=VERSION)
+    endpoint = Endpoint(server, bodies, max_request_bytes=settings.max_request_bytes)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -59,7 +62,7 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
     )
     docs.install(app)
     errors.install(app)
-    app.include_router(http.routes(box, settings, findings))
+    app.include_router(http.routes(box, settings, findings, bodies))
     app.add_middleware(Mounted, endpoint=endpoint)
     app.add_middleware(Guard, settings=settings, links=links_of(settings), callers=callers)
     return app

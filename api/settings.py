@@ -50,6 +50,12 @@ class Settings(BaseSettings):
     )
     max_request_bytes: int = Field(32 * MIB, ge=1024, description="Size of the body of a tool call.")
     max_spill_bytes: int = Field(256 * MIB, ge=1024, description="Size of the body of a spill.")
+    body_bytes: int = Field(
+        1024 * MIB, ge=1024, description="Bodies of requests in memory, of all tenants; what has no room there waits."
+    )
+    tenant_body_bytes: int | None = Field(
+        None, ge=1024, description="The most of them that are one tenant's; half if not set."
+    )
     spill: SpillSettings = Field(
         default_factory=SpillSettings, description="When a result becomes a file, and how much of it a model gets."
     )
@@ -76,6 +82,11 @@ class Settings(BaseSettings):
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."
     )
 
+    @property
+    def most_body_bytes_of_a_tenant(self) -> int:
+        """As set, or half of all."""
+        return self.tenant_body_bytes or self.body_bytes // 2
+
     @field_validator("api_key")
     @classmethod
     def _can_be_sent(cls, key: SecretStr | None) -> SecretStr | None:
@@ -86,6 +97,17 @@ class Settings(BaseSettings):
         if len(text) < 16 or not (text.isascii() and text.isprintable()):
             raise ValueError("a key is at least 16 printable ASCII characters")
         return SecretStr(text)
+
+    @model_validator(mode="after")
+    def _bodies_have_room(self) -> Self:
+        most = self.most_body_bytes_of_a_tenant
+        if not max(self.max_request_bytes, self.max_spill_bytes) <= most <= self.body_bytes:
+            raise ValueError(
+                f"one body has to fit into what a tenant may have in memory, and that into what all may: MAX_REQUEST_BYTES "
+                f"({self.max_request_bytes:,}) and MAX_SPILL_BYTES ({self.max_spill_bytes:,}) are at most TENANT_BODY_BYTES "
+                f"({most:,}), and this at most BODY_BYTES ({self.body_bytes:,})"
+            )
+        return self
 
     @model_validator(mode="after")
     def _issuer_is_safe(self) -> Self:

@@ -7,11 +7,11 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from api.bodies import read_body
+from api.bodies import Bodies
 from api.errors import refusal_of
 from api.mcp import wire
 from api.mcp.server import McpServer
-from sandbox.errors import TooLarge
+from sandbox.errors import BadRequest, Busy
 
 PATH = "/mcp"
 
@@ -24,7 +24,8 @@ def is_endpoint(path: str) -> bool:
 class Endpoint:
     """An ASGI application; run it in `running`. Who may call is decided before it."""
 
-    def __init__(self, server: McpServer, *, max_request_bytes: int) -> None:
+    def __init__(self, server: McpServer, bodies: Bodies, *, max_request_bytes: int) -> None:
+        self._bodies = bodies
         self._max_request_bytes = max_request_bytes
         # Marks make a body longer; the bound that counts is our own.
         self._sessions = StreamableHTTPSessionManager(server, max_request_body_size=8 * max_request_bytes)
@@ -36,14 +37,19 @@ class Endpoint:
             yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            try:
-                body = await read_body(Request(scope, receive), self._max_request_bytes, "SPILLBOX_MAX_REQUEST_BYTES")
-            except TooLarge as fault:
-                await refusal_of(fault, over_mcp=True)(scope, receive, send)
-                return
-            receive = _replaying(wire.with_marked_arguments(body), receive)
-        await self._sessions.handle_request(scope, receive, _filling(send))
+        if scope["method"] != "POST":
+            await self._sessions.handle_request(scope, receive, _filling(send))
+            return
+        try:
+            body = await self._bodies.read(
+                Request(scope, receive), self._max_request_bytes, "SPILLBOX_MAX_REQUEST_BYTES"
+            )
+        except (BadRequest, Busy) as fault:
+            await refusal_of(fault, over_mcp=True)(scope, receive, send)
+            return
+        with body:
+            receive = _replaying(wire.with_marked_arguments(body.content), receive)
+            await self._sessions.handle_request(scope, receive, _filling(send))
 
 
 class Mounted:

@@ -225,7 +225,8 @@ class Toolbox:
 
         if received.size <= self.spiller.settings.over_characters:
             return work()  # it is no file, and takes less than handing it to a thread
-        async with self.queue.memory(workspace.id, received.size):
+        # The tool has done its work: its result is not refused.
+        async with self.queue.memory(workspace.id, received.size, always=True):
             return await asyncio.to_thread(work)
 
     def _with_its_files_known(self, workspace: Workspace, tool: str, spill: Spill) -> Spill:
