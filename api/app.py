@@ -92,7 +92,7 @@ def toolbox_of(settings: Settings, *, runtime: RuntimeName | None = None) -> Too
         tenant_slots=settings.tenant_slots,
         runtime=runtime or settings.runtime, spills=settings.spill, keep_results=timedelta(days=settings.keep_results_days),
         disk_bytes=settings.disk_bytes, sign=links_of(settings).sign, approval_seconds=settings.approval_seconds,
-        tenant_approvals=settings.tenant_approvals,
+        tenant_approvals=settings.tenant_approvals, tenant_disk_bytes=settings.tenant_disk_bytes,
     )  # fmt: skip
 
 

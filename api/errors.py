@@ -39,6 +39,7 @@ STATUS_BY_CODE = {
     "upstream_timeout": 504,
     "too_large": 413,
     "quota_exceeded": 413,
+    "tenant_full": 413,
     "busy": 429,
     "rate_limited": 429,
     "internal_error": 500,

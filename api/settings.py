@@ -64,6 +64,11 @@ class Settings(BaseSettings):
     disk_bytes: int | None = Field(
         None, ge=MIB, description="The most that the whole data folder may hold; no quota if not set."
     )
+    tenant_disk_bytes: int | None = Field(
+        None,
+        ge=MIB,
+        description="The most that a tenant's workspaces and attachments hold together; no quota if not set.",
+    )
     public_url: str = Field(
         "", description="What users reach the service by, such as https://spillbox.example.org; put before links."
     )

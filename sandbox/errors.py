@@ -12,6 +12,7 @@
     │   ├── ReadOnly
     │   ├── TooLarge
     │   ├── QuotaExceeded
+    │   │   └── TenantFull
     │   ├── EditMismatch
     │   ├── IdReused
     │   ├── Interrupted
@@ -109,6 +110,12 @@ class QuotaExceeded(BadRequest):
     """The workspace would hold more bytes or files than its quota."""
 
     code = "quota_exceeded"
+
+
+class TenantFull(QuotaExceeded):
+    """The tenant would hold more bytes than its disk quota, in all of its workspaces and attachments together."""
+
+    code = "tenant_full"
 
 
 class EditMismatch(BadRequest):

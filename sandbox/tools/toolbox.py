@@ -50,6 +50,7 @@ from sandbox.tools.permit import Desk, Expanded, permit
 from sandbox.tools.queue import Queue
 from sandbox.tools.registry import AnyTool, Call, OnProgress, Sign
 from sandbox.workspace import Disk, Workspace, Workspaces
+from sandbox.workspace.disk import used_of_tenant
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", BaseModel, "Handed")
@@ -345,7 +346,7 @@ def open_toolbox(
     tenant_slots: int | None = None, runtime: RuntimeName = "warm", spills: SpillSettings = SpillSettings(),  # noqa: B008
     keep_results: timedelta = KEEP_RESULTS,
     disk_bytes: int | None = None, sign: Sign = str, approve: Approve | None = None, approval_seconds: float = WAIT_SECONDS,
-    tenant_approvals: int = MOST_WAITING,
+    tenant_approvals: int = MOST_WAITING, tenant_disk_bytes: int | None = None,
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
 
@@ -360,7 +361,10 @@ def open_toolbox(
     records = Records.in_folder(folder)
     records.recover()
     catalog = Catalog(records.database)
-    disk = Disk(folder, quota_bytes=disk_bytes, spare_bytes=_SPARE_DISK_BYTES)
+    disk = Disk(
+        folder, quota_bytes=disk_bytes, spare_bytes=_SPARE_DISK_BYTES, tenant_bytes=tenant_disk_bytes,
+        tenant_used=lambda tenant: used_of_tenant(folder / "workspaces", tenant) + catalog.attached_bytes(tenant),
+    )  # fmt: skip
     workspaces = Workspaces(folder / "workspaces", limits=limits, disk=disk, expired_at=catalog.expired_at)
     workspaces.sweep()
     made: Runtime = NoRuntime()

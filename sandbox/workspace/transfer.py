@@ -73,18 +73,26 @@ def _put(ours: Tree, guest: Tree, segments: Segments, status: os.stat_result, id
 
 
 def commit(
-    store: Store, guest_fd: int, identity: Identity, manifest: Manifest, *, leave_out: frozenset[bytes], max_bytes: int
+    store: Store,
+    guest_fd: int,
+    identity: Identity,
+    manifest: Manifest,
+    *,
+    leave_out: frozenset[bytes],
+    max_bytes: int,
+    whose: str,
 ) -> tuple[list[FileChange], list[Skipped]]:
     """Take what a run changed in its tmpfs; call it only when every process of the run is gone.
 
-    Gives the changes and what was left out, with the reason. A file that is equal to the one on disk is no change.
+    Gives the changes and what was left out, with the reason: over ``max_bytes`` it says ``whose`` bound that is. A file that is
+    equal to the one on disk is no change.
     """
     skipped: list[Skipped] = []
     entries = _guest_entries(guest_fd, identity, leave_out, skipped)
     folders = [segments for segments, status in entries if stat.S_ISDIR(status.st_mode)]
     # What was there before comes first: neither a quota nor a second name of a file may cost an older file its place.
     by_age = sorted(entries, key=lambda entry: (entry[0] not in manifest.files, entry[0]))
-    wanted = _choose(by_age, skipped, max_bytes)
+    wanted = _choose(by_age, skipped, max_bytes, whose)
     # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
     blocked = {segments for segments, _ in wanted if store.is_folder(segments)}
     gone = manifest.folders - set(folders)
@@ -120,7 +128,7 @@ def _guest_entries(
         return sorted(guest.walk(prepare), key=lambda entry: entry[0])
 
 
-def _choose(entries: list[Entry], skipped: list[Skipped], max_bytes: int) -> list[Entry]:
+def _choose(entries: list[Entry], skipped: list[Skipped], max_bytes: int, whose: str) -> list[Entry]:
     """The files to take, within the quota."""
     wanted: list[Entry] = []
     taken: dict[int, Segments] = {}
@@ -130,7 +138,7 @@ def _choose(entries: list[Entry], skipped: list[Skipped], max_bytes: int) -> lis
         reason = _reason_to_skip(segments, status, taken.get(status.st_ino))
         # The tmpfs held the quota in blocks; what a sparse file claims to hold may be more.
         if reason is None and (max_bytes := max_bytes - pages(status.st_size)) < 0:
-            reason = "over the bytes that a workspace may hold"
+            reason = f"over the bytes that {whose} may hold"
         if reason is None:
             wanted.append((segments, status))
             taken[status.st_ino] = segments
