@@ -1,10 +1,10 @@
-"""The service's settings: each is written here once, and read from the environment at the edge, once."""
+"""The service's settings: each is written here once, and read from the environment and a file at the edge, once."""
 
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from api.tokens import is_safe_issuer
 from sandbox.job import MIB, Limits
@@ -86,6 +86,15 @@ class Settings(BaseSettings):
     limits: Limits = Field(
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource, dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:  # fmt: skip
+        """The environment comes before the file, which a subclass names."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
     @property
     def most_body_bytes_of_a_tenant(self) -> int:
