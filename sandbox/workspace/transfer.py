@@ -90,16 +90,20 @@ def commit(
     skipped: list[Skipped] = []
     entries = _guest_entries(guest_fd, identity, leave_out, skipped)
     folders = [segments for segments, status in entries if stat.S_ISDIR(status.st_mode)]
-    # What was there before comes first: neither a quota nor a second name of a file may cost an older file its place.
-    by_age = sorted(entries, key=lambda entry: (entry[0] not in manifest.files, entry[0]))
-    wanted = _choose(by_age, skipped, max_bytes, whose)
+    # What was there before comes first, and first what has not grown: neither a quota nor a second name of a file may cost an
+    # older file its place. One that has grown too much stays as it was before the run.
+    by_age = sorted(
+        entries,
+        key=lambda entry: (entry[0] not in manifest.files, store.size(entry[0]) != entry[1].st_size, entry[0]),
+    )
+    wanted, too_much = _choose(by_age, skipped, max_bytes, whose)
     # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
     blocked = {segments for segments, _ in wanted if store.is_folder(segments)}
     gone = manifest.folders - set(folders)
     with Tree(guest_fd) as guest:
         changes = [_replace(store, segments) for segments in folders]
         changes += [_take(store, guest, identity, entry) for entry in wanted if entry[0] not in blocked]
-        changes += [_delete(store, segments) for segments in manifest.files - {segments for segments, _ in wanted}]
+        changes += [_delete(store, segments) for segments in manifest.files - {place for place, _ in wanted} - too_much]
         for segments in sorted(gone, reverse=True):
             store.drop_folder(segments)
         changes += [_take(store, guest, identity, entry) for entry in wanted if entry[0] in blocked]
@@ -128,9 +132,12 @@ def _guest_entries(
         return sorted(guest.walk(prepare), key=lambda entry: entry[0])
 
 
-def _choose(entries: list[Entry], skipped: list[Skipped], max_bytes: int, whose: str) -> list[Entry]:
-    """The files to take, within the quota."""
+def _choose(
+    entries: list[Entry], skipped: list[Skipped], max_bytes: int, whose: str
+) -> tuple[list[Entry], set[Segments]]:
+    """The files to take, within the quota, and those over it."""
     wanted: list[Entry] = []
+    too_much: set[Segments] = set()
     taken: dict[int, Segments] = {}
     for segments, status in entries:
         if stat.S_ISDIR(status.st_mode):
@@ -139,12 +146,13 @@ def _choose(entries: list[Entry], skipped: list[Skipped], max_bytes: int, whose:
         # The tmpfs held the quota in blocks; what a sparse file claims to hold may be more.
         if reason is None and (max_bytes := max_bytes - pages(status.st_size)) < 0:
             reason = f"over the bytes that {whose} may hold"
+            too_much.add(segments)
         if reason is None:
             wanted.append((segments, status))
             taken[status.st_ino] = segments
         else:
             skipped.append(Skipped(path=name_of(segments), reason=reason))
-    return wanted
+    return wanted, too_much
 
 
 def _reason_to_skip(segments: Segments, status: os.stat_result, first_link: Segments | None) -> str | None:

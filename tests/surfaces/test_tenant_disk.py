@@ -100,6 +100,20 @@ def test_what_a_run_makes_is_taken_as_far_as_there_is_room(served: Served) -> No
     assert served.b.post("/v1/workspaces/third/tools/run_python", json={"code": code}).json()["skipped"] == []
 
 
+def test_a_run_for_which_there_is_no_room_costs_no_file_that_was_there(served: Served) -> None:
+    _fill(served.a, leave=40_000)
+    place = "/v1/workspaces/one"
+    for name in ("first", "stays"):
+        assert served.a.put(f"{place}/files/{name}", content=b"old").status_code == 200
+    code = "open('half', 'ab').write(bytes(1 << 20)); open('new', 'w').write('n')"
+    ran = served.a.post(f"{place}/tools/run_python", json={"code": code}).json()
+    assert {one["path"] for one in ran["skipped"]} == {"half", "new"}
+    assert not [one for one in ran["files"] if one["change"] == "deleted"], ran["files"]
+    for name in ("first", "stays"):
+        assert served.a.get(f"{place}/files/{name}").content == b"old"
+    assert len(served.a.get(f"{place}/files/half").content) == len(HALF) - 20_000
+
+
 async def test_equal_content_counts_once_for_a_tenant_and_for_each_that_has_it(tmp_path: Path) -> None:
     async with open_toolbox(tmp_path, runtime="none", tenant_disk_bytes=MOST) as box:
         quarter = b"q" * (MOST // 4)
