@@ -1,4 +1,4 @@
-"""The command line: `spillbox serve`, `mcp`, `run`, `setup`, `doctor`, `clean`, `backup`, `restore`, `keys`, `tools`."""
+"""The command line: `spillbox serve`, `mcp`, `run`, `setup`, `doctor`, `clean`, `backup`, `restore`, `keys`, `config`, `tools`."""
 
 import argparse
 import asyncio
@@ -19,6 +19,7 @@ from pydantic_settings import SettingsError
 from api import logs
 from api.app import VERSION, create_app, gateway_of, prove, toolbox_of
 from api.auth import UnsafeBinding
+from api.config import BadConfiguration, as_toml, config_file, load, settings_of, unknown_variables
 from api.describe import describe
 from api.links import link_secret
 from api.mcp.peer import Conversation
@@ -48,12 +49,11 @@ _EXIT_INTERRUPTED = 130
 def main(argv: list[str] | None = None) -> int:
     """Run a command; gives its exit status."""
     arguments = _parser().parse_args(argv)
-    given = {key: value for key, value in vars(arguments).items() if key in Settings.model_fields and value is not None}
     try:
-        settings = Settings(**given)
+        settings = load(config_file(arguments.config), _given(arguments))
         logs.install(settings.log_format)
         result: int = arguments.command(settings, arguments)
-    except UnsafeBinding as fault:
+    except (UnsafeBinding, BadConfiguration) as fault:
         print(fault, file=sys.stderr)
         return _EXIT_USAGE
     except ValidationError as fault:
@@ -73,6 +73,11 @@ def main(argv: list[str] | None = None) -> int:
         print(f"{fault.code}: {fault}", file=sys.stderr)
         return _EXIT_FAULT
     return result
+
+
+def _given(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Settings that the command line has."""
+    return {key: value for key, value in vars(arguments).items() if key in Settings.model_fields and value is not None}
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -139,7 +144,18 @@ def _parser() -> argparse.ArgumentParser:
     revoke.add_argument("id", help="as `list` shows it")
     revoke.set_defaults(command=_revoke_key)
 
-    for command in (serve, mcp, run, setup, doctor, clean, tools, saving, restoring, create, listing, revoke):
+    config = commands.add_parser("config", help="check the settings, or print what there may be in a file of them")
+    asking = config.add_subparsers(required=True, metavar="WHAT")
+    schema = asking.add_parser("schema", help="print the JSON Schema of a file of settings")
+    schema.set_defaults(command=_print_schema)
+    check = asking.add_parser("check", help="print all settings, and where each comes from; secrets are not shown")
+    check.set_defaults(command=_check_config)
+
+    all_commands = (
+        serve, mcp, run, setup, doctor, clean, tools, saving, restoring, create, listing, revoke, schema, check,
+    )  # fmt: skip
+    for command in all_commands:
+        command.add_argument("--config", type=Path, help="a TOML file of settings; the environment comes before it")
         command.add_argument(
             "--data-dir", type=Path, help="where workspaces, records and the guest root are (.spillbox)"
         )
@@ -193,6 +209,20 @@ def _keys(settings: Settings) -> Iterator[Keys]:
         yield Keys(database)
     finally:
         database.close()
+
+
+def _print_schema(_: Settings, __: argparse.Namespace) -> int:
+    print(json.dumps(Settings.model_json_schema(), indent=2))
+    return 0
+
+
+def _check_config(settings: Settings, arguments: argparse.Namespace) -> int:
+    for name, value, source in settings_of(settings, config_file(arguments.config), _given(arguments)):
+        print(f"# {name} is not set" if value is None else f"{name} = {as_toml(value)}  # {source}")
+    unknown = unknown_variables()
+    for problem in unknown:
+        print(problem, file=sys.stderr)
+    return _EXIT_USAGE if unknown else 0
 
 
 def _serve(settings: Settings, _: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from api import docs, errors, http
 from api.access import Access, Routed
 from api.auth import Guard, require_safe_binding
+from api.bodies import Bodies
 from api.callers import Callers, FindByToken
 from api.links import Links, link_secret
 from api.mcp.endpoint import Endpoint, Mounted
@@ -45,7 +46,9 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
     require_safe_binding(settings.host, has_keys=callers.are_known)
 
     gateway = gateway_of(settings, box.observers)
-    endpoint = Endpoint(McpServer(box, gateway, version=VERSION), max_request_bytes=settings.max_request_bytes)
+    bodies = Bodies(settings)
+    server = McpServer(box, gateway, version=VERSION)
+    endpoint = Endpoint(server, bodies, max_request_bytes=settings.max_request_bytes)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -68,7 +71,7 @@ def create_app(settings: Settings, box: Toolbox, findings: list[Finding]) -> Fas
     )
     docs.install(app)
     errors.install(app)
-    app.include_router(http.routes(box, settings, findings, Metrics(box, version=VERSION)))
+    app.include_router(http.routes(box, settings, findings, bodies, Metrics(box, version=VERSION)))
     app.add_middleware(Routed)
     app.add_middleware(Mounted, endpoint=endpoint)
     app.add_middleware(Guard, settings=settings, links=links_of(settings), callers=callers)
@@ -100,6 +103,7 @@ def toolbox_of(settings: Settings, *, runtime: RuntimeName | None = None) -> Too
         tenant_slots=settings.tenant_slots,
         runtime=runtime or settings.runtime, spills=settings.spill, keep_results=timedelta(days=settings.keep_results_days),
         disk_bytes=settings.disk_bytes, sign=links_of(settings).sign, approval_seconds=settings.approval_seconds,
+        tenant_approvals=settings.tenant_approvals, tenant_disk_bytes=settings.tenant_disk_bytes,
         containers=settings.containers,
     )  # fmt: skip
 

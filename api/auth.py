@@ -8,14 +8,18 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.callers import OPERATOR, Bearer, Callers
-from api.errors import Problem, problem_of, response_of
+from api.errors import Problem, refusal_of, response_of
 from api.links import Links
+from api.mcp.endpoint import is_endpoint
 from api.metrics import PATH as METRICS_PATH
+from api.rates import Rates
 from api.settings import Settings
-from sandbox.errors import BadRequest, InvalidWorkspace
-from sandbox.tenants import workspace_id
+from sandbox.errors import BadRequest, Busy, InvalidWorkspace
+from sandbox.tenants import tenant_of, workspace_id
 
 _OPEN_PATHS = ("/healthz",)
+_UNCOUNTED_PATHS = ("/readyz",)
+"""Asked by whoever watches over the service, and asked in vain just when it has much to do."""
 _WORKSPACES = "/v1/workspaces/"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -44,11 +48,13 @@ class Guard:
     The second keeps a web page in this machine's browser from calling the service: by DNS rebinding it would have
     another Host, and from its own site another Origin. With keys too, no page of another site is answered.
 
-    The workspace in a path becomes the id of the tenant's own: no route behind ever sees the name of another's.
+    The workspace in a path becomes the id of the tenant's own: no route behind ever sees the name of another's. And what a
+    tenant asks is counted here, whatever it asks for and over which surface.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, links: Links, callers: Callers) -> None:
         self._app = app
+        self._rates = Rates(settings.tenant_calls_per_minute)
         self._links = links
         self._callers = callers
         self._own_names = frozenset({_host_name(settings.public_url)} - {None})
@@ -58,19 +64,27 @@ class Guard:
             await self._app(scope, receive, send)
             return
         send = _with_headers(send)
-        if scope["path"] in _OPEN_PATHS or self._links.allow(scope["method"], scope["path"], scope["query_string"]):
+        path: str = scope["path"]
+        if path in _OPEN_PATHS:
             await self._app(scope, receive, send)
             return
-        found = await self._bearer(scope)
-        if isinstance(found, Bearer):
-            found.enter(scope)
-            try:
+        try:
+            if self._links.allow(scope["method"], path, scope["query_string"]):
+                self._rates.count(
+                    "requests for signed links", tenant_of(path.removeprefix(_WORKSPACES).partition("/")[0])
+                )
+            else:
+                found = await self._bearer(scope)
+                if isinstance(found, Problem):
+                    headers = {"WWW-Authenticate": "Bearer"} if found.status == 401 else None
+                    await response_of(found, headers)(scope, receive, send)
+                    return
+                if path not in _UNCOUNTED_PATHS:
+                    self._rates.count("requests", found.tenant)
+                found.enter(scope)
                 scope = _in_own_workspace(scope, found.tenant)
-            except BadRequest as fault:
-                found = problem_of(fault)
-        if isinstance(found, Problem):
-            headers = {"WWW-Authenticate": "Bearer"} if found.status == 401 else None
-            await response_of(found, headers)(scope, receive, send)
+        except (Busy, BadRequest) as fault:
+            await refusal_of(fault, over_mcp=is_endpoint(path))(scope, receive, send)
         else:
             await self._app(scope, receive, send)
 

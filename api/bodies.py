@@ -1,28 +1,105 @@
 """Bodies of requests, read within bounds, and of responses that are files."""
 
+import asyncio
 import mimetypes
 import os
-from typing import BinaryIO
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import BinaryIO, Self
 from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import FileResponse
+from starlette.requests import HTTPConnection
 from starlette.types import Receive, Scope, Send
 
-from sandbox.errors import TooLarge
+from api.callers import Bearer
+from api.settings import Settings
+from sandbox.errors import BadRequest, TooLarge
+from sandbox.tools.queue import FairShares
+
+_STATE = "body"
+_STALLED_SECONDS = 60
+"""A client that stops sending holds the room of others."""
 
 
-async def read_body(request: Request, max_bytes: int, setting: str) -> bytes:
-    """The whole body; raises `TooLarge`, naming the setting that bounds it."""
+class Bodies:
+    """Room in memory for bodies of requests: fair between tenants, and bounded for each and for all together."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._room = FairShares(settings.body_bytes, settings.most_body_bytes_of_a_tenant, settings.queue_length)
+
+    async def read(self, request: Request, max_bytes: int, setting: str) -> "Body":
+        """The whole body, to be used in a ``with`` at once. It is read when there is room for it; until then the client waits.
+
+        Raises `TooLarge`, naming the setting that bounds it, `Busy` where too many wait, `BadRequest` for one that stops coming.
+        """
+        tenant = Bearer.of(request).tenant
+        told = request.headers.get("content-length", "")
+        held = int(told) if told.isascii() and told.isdecimal() else max_bytes
+        if held > max_bytes:
+            raise _too_large(max_bytes, setting)
+        await self._room.take(tenant, held)
+        try:
+            content = await _whole(request, max_bytes, setting)
+        except BaseException:
+            self._room.give_back(tenant, held)
+            raise
+        self._room.give_back(tenant, held - len(content))
+        body = Body(content, lambda: self._room.give_back(tenant, len(content)))
+        request.scope.setdefault("state", {})[_STATE] = body
+        return body
+
+
+class Body:
+    """What was read. Its room is held until every ``with`` of it has ended."""
+
+    def __init__(self, content: bytes, let_go: Callable[[], None]) -> None:
+        self.content = content
+        self._let_go = let_go
+        self._uses = 0
+
+    def __enter__(self) -> Self:
+        self._uses += 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._uses -= 1
+        if not self._uses:
+            let_go, self._let_go = self._let_go, _nothing
+            let_go()
+
+    @staticmethod
+    def of(request: HTTPConnection | None) -> AbstractContextManager[object]:
+        """Of a request that was read: for work that may go on when its client has left."""
+        found = None if request is None else request.scope.get("state", {}).get(_STATE)
+        return found if isinstance(found, Body) else nullcontext()
+
+
+def _nothing() -> None:
+    """Of a body whose room was let go of."""
+
+
+async def _whole(request: Request, max_bytes: int, setting: str) -> bytes:
     body = bytearray()
-    async for chunk in request.stream():
-        body += chunk
-        if len(body) > max_bytes:
-            raise TooLarge(
-                f"The request is over {max_bytes:,} bytes. Upload large files with PUT …/files/PATH; the operator can "
-                f"raise {setting}."
-            )
-    return bytes(body)
+    chunks = aiter(request.stream())
+    try:
+        while True:
+            async with asyncio.timeout(_STALLED_SECONDS):
+                chunk = await anext(chunks, None)
+            if chunk is None:
+                return bytes(body)
+            body += chunk
+            if len(body) > max_bytes:
+                raise _too_large(max_bytes, setting)
+    except TimeoutError:
+        raise BadRequest(f"Nothing more of the body came for {_STALLED_SECONDS} s.") from None
+
+
+def _too_large(max_bytes: int, setting: str) -> TooLarge:
+    return TooLarge(
+        f"The request is over {max_bytes:,} bytes. Upload large files with PUT …/files/PATH; the operator can raise {setting}."
+    )
 
 
 class OpenFileResponse(FileResponse):

@@ -17,6 +17,8 @@ from starlette.types import Scope
 from sandbox.keys import Keys
 
 _STATE = "bearer"
+API_KEY = "api-key"
+"""Stands for the bearer of the service's own key; ids of keys are hexadecimal."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +26,8 @@ class Bearer:
     """Who was let in."""
 
     tenant: str = ""
-    key_id: str = ""
+    identity: str | None = None
+    """Who it is, for the records: the id of a key, `API_KEY`, or ``token:`` and a token's subject."""
     approves: bool = True
     """Whether it may decide over the tenant's approvals."""
     reads_metrics: bool = False
@@ -77,7 +80,7 @@ class Callers:
     async def find(self, text: str) -> Bearer | None:
         """Whose a key or a token is, if it is one."""
         if self._api_key is not None and hmac.compare_digest(text.encode(), self._api_key):
-            return OPERATOR
+            return Bearer(identity=API_KEY, reads_metrics=True)
         key = self._keys.find(text)
         if key is not None:
             return Bearer(key.tenant, key.id, key.approves)

@@ -39,8 +39,10 @@ STATUS_BY_CODE = {
     "upstream_timeout": 504,
     "too_large": 413,
     "quota_exceeded": 413,
+    "tenant_full": 413,
     "busy": 429,
     "draining": 503,
+    "rate_limited": 429,
     "internal_error": 500,
     "service_full": 507,
     "no_sandbox": 503,
@@ -48,6 +50,7 @@ STATUS_BY_CODE = {
     "setup_needed": 503,
     "setup_failed": 503,
 }
+_REFUSED = -32000  # of JSON-RPC: the first of the numbers that a server may give a meaning of its own
 _CODE_BY_STATUS = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
 
 
@@ -83,13 +86,23 @@ def response_of(problem: Problem, headers: dict[str, str] | None = None) -> JSON
     )
 
 
+def refusal_of(fault: SpillboxError, *, over_mcp: bool = False) -> JSONResponse:
+    """The response to a request that is refused: a problem, or, for a client of the protocol, an error of JSON-RPC with it."""
+    problem = problem_of(fault)
+    headers = {"Retry-After": str(fault.retry_after_seconds)} if isinstance(fault, Busy) else None
+    if not over_mcp:
+        return response_of(problem, headers)
+    error = {"code": _REFUSED, "message": problem.detail, "data": problem.model_dump()}
+    # Whose request it is an answer to was not read; a client takes it for the one that it has sent.
+    return JSONResponse({"jsonrpc": "2.0", "id": None, "error": error}, status_code=problem.status, headers=headers)
+
+
 def install(app: FastAPI) -> None:
     """Answer every error that is known with a problem; `api.access` answers the rest."""
 
     @app.exception_handler(SpillboxError)
     async def _known(_: Request, fault: SpillboxError) -> JSONResponse:
-        headers = {"Retry-After": str(fault.retry_after_seconds)} if isinstance(fault, Busy) else None
-        return response_of(problem_of(fault), headers)
+        return refusal_of(fault)
 
     @app.exception_handler(HTTPException)
     async def _http(_: Request, fault: HTTPException) -> JSONResponse:

@@ -5,6 +5,7 @@ import codecs
 import json
 import tempfile
 from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import ExitStack
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote_to_bytes
 
@@ -16,7 +17,8 @@ from pydantic import BaseModel, Field
 from starlette.convertors import Convertor, register_url_convertor
 
 from api import approvals, metrics, results
-from api.bodies import OpenFileResponse, read_body
+from api.bodies import Bodies, Body, OpenFileResponse
+from api.callers import Bearer
 from api.describe import Format, describe
 from api.errors import Problem, problem_of, unexpected
 from api.metrics import Metrics
@@ -27,6 +29,7 @@ from sandbox.job import FileChange
 from sandbox.records import Record
 from sandbox.tables.literal_json import parse
 from sandbox.tools.files import ListFilesInput, ListFilesOutput, list_files
+from sandbox.tools.outer import Caller
 from sandbox.tools.toolbox import Toolbox
 from sandbox.workspace import name_of, segments_of
 
@@ -64,13 +67,13 @@ class Readiness(BaseModel):
     weaker: list[str] = Field(description="Those among them that this host holds less strictly than promised.")
 
 
-def routes(box: Toolbox, settings: Settings, findings: list[Finding], figures: Metrics) -> APIRouter:
+def routes(box: Toolbox, settings: Settings, findings: list[Finding], bodies: Bodies, figures: Metrics) -> APIRouter:
     """All routes over one toolbox."""
     # The guard in front of the application asks for the key; this tells of it.
     router = APIRouter(responses=_PROBLEMS, dependencies=[Depends(HTTPBearer(auto_error=False))])
-    _add_tools(router, box, settings)
+    _add_tools(router, box, settings, bodies)
     _add_files(router, box)
-    results.add_routes(router, box, settings)
+    results.add_routes(router, box, settings, bodies)
     approvals.add_routes(router, box)
     metrics.add_routes(router, figures)
 
@@ -108,7 +111,7 @@ def routes(box: Toolbox, settings: Settings, findings: list[Finding], figures: M
 # Tools
 
 
-def _add_tools(router: APIRouter, box: Toolbox, settings: Settings) -> None:
+def _add_tools(router: APIRouter, box: Toolbox, settings: Settings, bodies: Bodies) -> None:
     @router.get("/v1/tools", tags=["tools"])
     async def tools(format: Format = "mcp") -> list[dict[str, Any]]:
         """Names, descriptions and schemas, ready to hand to a model."""
@@ -117,7 +120,7 @@ def _add_tools(router: APIRouter, box: Toolbox, settings: Settings) -> None:
     for tool in box.tools.values():
         router.add_api_route(
             f"/v1/workspaces/{{workspace}}/tools/{tool.name}",
-            _tool_route(box, settings, tool.name),
+            _tool_route(box, settings, bodies, tool.name),
             methods=["POST"],
             tags=["tools"],
             name=tool.name,
@@ -136,7 +139,9 @@ def _add_tools(router: APIRouter, box: Toolbox, settings: Settings) -> None:
         await box.call(tool, workspace, {})
 
 
-def _tool_route(box: Toolbox, settings: Settings, name: str) -> Callable[..., Coroutine[Any, Any, Response]]:
+def _tool_route(
+    box: Toolbox, settings: Settings, bodies: Bodies, name: str
+) -> Callable[..., Coroutine[Any, Any, Response]]:
     async def call(
         workspace: str,
         request: Request,
@@ -144,20 +149,20 @@ def _tool_route(box: Toolbox, settings: Settings, name: str) -> Callable[..., Co
             str | None, Header(description="An id for the call: the same one again gives the same answer, done once.")
         ] = None,
     ) -> Response:
-        arguments = await _json_object(request, settings.max_request_bytes)
-        if _EVENT_STREAM in request.headers.get("accept", ""):
-            box.check_call(name, workspace, arguments)
-            return StreamingResponse(
-                _events(box, name, workspace, arguments, idempotency_key), media_type=_EVENT_STREAM
-            )
-        output = await box.call(name, workspace, arguments, call_id=idempotency_key)
+        caller = Caller(identity=Bearer.of(request).identity)
+        with await bodies.read(request, settings.max_request_bytes, "SPILLBOX_MAX_REQUEST_BYTES") as body:
+            arguments = await _json_object(body.content)
+            if _EVENT_STREAM in request.headers.get("accept", ""):
+                box.check_call(name, workspace, arguments)
+                events = _events(box, name, workspace, arguments, idempotency_key, caller, body)
+                return StreamingResponse(events, media_type=_EVENT_STREAM)
+            output = await box.call(name, workspace, arguments, call_id=idempotency_key, caller=caller)
         return Response(output.model_dump_json(), media_type="application/json")
 
     return call
 
 
-async def _json_object(request: Request, max_bytes: int) -> dict[str, Any]:
-    body = await read_body(request, max_bytes, "SPILLBOX_MAX_REQUEST_BYTES")
+async def _json_object(body: bytes) -> dict[str, Any]:
     try:
         value = parse(body or b"{}") if len(body) < _LARGE_BODY_BYTES else await asyncio.to_thread(parse, body)
     except (ValueError, RecursionError) as fault:
@@ -167,10 +172,10 @@ async def _json_object(request: Request, max_bytes: int) -> dict[str, Any]:
     return value
 
 
-async def _events(
-    box: Toolbox, name: str, workspace: str, arguments: dict[str, Any], call_id: str | None
+def _events(
+    box: Toolbox, name: str, workspace: str, arguments: dict[str, Any], call_id: str | None, caller: Caller, body: Body
 ) -> AsyncIterator[bytes]:
-    """Output as it comes, then the answer. If the client leaves, the run goes on and is recorded."""
+    """Begin a call; gives output as it comes, then the answer. If the client leaves, the run goes on and is recorded."""
     queue: asyncio.Queue[bytes | None] = asyncio.Queue()
     decoders = {name: codecs.getincrementaldecoder("utf-8")("replace") for name in ("stdout", "stderr")}
     missed_bytes = waiting_bytes = 0
@@ -202,7 +207,7 @@ async def _events(
     async def work() -> bytes:
         try:
             output = await box.call(
-                name, workspace, arguments, call_id=call_id, on_output=on_output, on_progress=on_progress
+                name, workspace, arguments, call_id=call_id, on_output=on_output, on_progress=on_progress, caller=caller
             )
             return format_sse_event(data_str=output.model_dump_json(), event="result")
         except SpillboxError as fault:
@@ -211,12 +216,22 @@ async def _events(
             problem = unexpected(fault, f"the call of {name}")
         return format_sse_event(data_str=problem.model_dump_json(), event="problem")
 
+    async def told() -> AsyncIterator[bytes]:
+        nonlocal waiting_bytes
+        while (event := await queue.get()) is not None:
+            waiting_bytes = max(0, waiting_bytes - len(event))
+            yield event
+        yield await working
+
+    def end(_: asyncio.Task[bytes]) -> None:
+        held.close()
+        queue.put_nowait(None)
+
+    held = ExitStack()
+    held.enter_context(body)
     working = asyncio.create_task(work())
-    working.add_done_callback(lambda _: queue.put_nowait(None))
-    while (event := await queue.get()) is not None:
-        waiting_bytes = max(0, waiting_bytes - len(event))
-        yield event
-    yield await working
+    working.add_done_callback(end)
+    return told()
 
 
 # Files

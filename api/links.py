@@ -13,7 +13,8 @@ from urllib.parse import parse_qs
 
 from pydantic import SecretStr
 
-_FILE = "link-secret"
+from sandbox.backup import LINK_SECRET
+
 _SIGNED_PARTS = ("attachments", "tables")
 
 
@@ -58,7 +59,7 @@ class Links:
 
 def link_secret(data_folder: Path, *, make: bool = False) -> SecretStr | None:
     """What links are signed with where there is no single API key; it is made with the first key of a tenant."""
-    file = data_folder / _FILE
+    file = data_folder / LINK_SECRET
     if make and not file.exists():
         data_folder.mkdir(parents=True, exist_ok=True)
         with NamedTemporaryFile("w", dir=data_folder) as new:  # only for this user

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, Field, ValidationError
 
-from api.bodies import OpenFileResponse, read_body
+from api.bodies import Bodies, OpenFileResponse
 from api.settings import Settings
 from sandbox.catalog import Attachment, ShownTable
 from sandbox.errors import InvalidArguments
@@ -53,7 +53,7 @@ class ListedAttachment(BaseModel):
     url: str
 
 
-def add_routes(router: APIRouter, box: Toolbox, settings: Settings) -> None:
+def add_routes(router: APIRouter, box: Toolbox, settings: Settings, bodies: Bodies) -> None:
     """Spills, attachments and tables of a workspace."""
     place = "/v1/workspaces/{workspace}"
 
@@ -63,10 +63,10 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings) -> None:
     )  # fmt: skip
     async def spill(workspace: str, request: Request) -> Spill:
         """Save a tool's result if it is long; gives what to hand to the model."""
-        body = await read_body(request, settings.max_spill_bytes, "SPILLBOX_MAX_SPILL_BYTES")
-        async with box.queue.memory(workspace, len(body)):
-            given = await asyncio.to_thread(spill_request, body)
-        return await box.spill(workspace, *given)
+        with await bodies.read(request, settings.max_spill_bytes, "SPILLBOX_MAX_SPILL_BYTES") as body:
+            async with box.queue.memory(workspace, len(body.content)):
+                given = await asyncio.to_thread(spill_request, body.content)
+            return await box.spill(workspace, *given)
 
     @router.get(f"{place}/attachments", tags=["attachments"])
     def attachments(workspace: str) -> list[ListedAttachment]:

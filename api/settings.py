@@ -1,10 +1,10 @@
-"""The service's settings: each is written here once, and read from the environment at the edge, once."""
+"""The service's settings: each is written here once, and read from the environment and a file at the edge, once."""
 
 from pathlib import Path
 from typing import Self
 
 from pydantic import Field, HttpUrl, SecretStr, field_validator, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from api.logs import Format
 from api.tokens import is_safe_issuer
@@ -61,8 +61,17 @@ class Settings(BaseSettings):
         ge=1,
         description="The most slots that one tenant has at once, also while others are free; all if not set.",
     )
+    tenant_calls_per_minute: int | None = Field(
+        None, ge=1, description="Requests of a tenant in any minute, over HTTP and MCP together; any number if not set."
+    )
     max_request_bytes: int = Field(32 * MIB, ge=1024, description="Size of the body of a tool call.")
     max_spill_bytes: int = Field(256 * MIB, ge=1024, description="Size of the body of a spill.")
+    body_bytes: int = Field(
+        1024 * MIB, ge=1024, description="Bodies of requests in memory, of all tenants; what has no room there waits."
+    )
+    tenant_body_bytes: int | None = Field(
+        None, ge=1024, description="The most of them that are one tenant's; half if not set."
+    )
     spill: SpillSettings = Field(
         default_factory=SpillSettings, description="When a result becomes a file, and how much of it a model gets."
     )
@@ -70,6 +79,11 @@ class Settings(BaseSettings):
     clean_hours: float = Field(6, gt=0, description="How often the service removes what is older.")
     disk_bytes: int | None = Field(
         None, ge=MIB, description="The most that the whole data folder may hold; no quota if not set."
+    )
+    tenant_disk_bytes: int | None = Field(
+        None,
+        ge=MIB,
+        description="The most that a tenant's workspaces and attachments hold together; no quota if not set.",
     )
     public_url: str = Field(
         "", description="What users reach the service by, such as https://spillbox.example.org; put before links."
@@ -80,7 +94,10 @@ class Settings(BaseSettings):
         description="A file of other MCP servers (`mcpServers`), whose tools are offered too and whose results spill.",
     )
     approval_seconds: float = Field(
-        300, gt=0, description="How long a call waits for a person's approval, if one looks at /v1/approvals."
+        300, gt=0, description="How long a call waits for a person's approval; from then on nobody can give it."
+    )
+    tenant_approvals: int = Field(
+        100, ge=1, description="Calls of a tenant that may wait for approval; one more is refused as busy."
     )
     drain_seconds: float = Field(
         30, ge=0, description="How long calls under way may go on when the service is told to stop (SIGTERM)."
@@ -96,6 +113,20 @@ class Settings(BaseSettings):
     limits: Limits = Field(
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."
     )
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource, dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:  # fmt: skip
+        """The environment comes before the file, which a subclass names."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def most_body_bytes_of_a_tenant(self) -> int:
+        """As set, or half of all."""
+        return self.tenant_body_bytes or self.body_bytes // 2
 
     @property
     def containers(self) -> ContainerSettings:
@@ -115,6 +146,17 @@ class Settings(BaseSettings):
         if len(text) < 16 or not (text.isascii() and text.isprintable()):
             raise ValueError("a key is at least 16 printable ASCII characters")
         return SecretStr(text)
+
+    @model_validator(mode="after")
+    def _bodies_have_room(self) -> Self:
+        most = self.most_body_bytes_of_a_tenant
+        if not max(self.max_request_bytes, self.max_spill_bytes) <= most <= self.body_bytes:
+            raise ValueError(
+                f"one body has to fit into what a tenant may have in memory, and that into what all may: MAX_REQUEST_BYTES "
+                f"({self.max_request_bytes:,}) and MAX_SPILL_BYTES ({self.max_spill_bytes:,}) are at most TENANT_BODY_BYTES "
+                f"({most:,}), and this at most BODY_BYTES ({self.body_bytes:,})"
+            )
+        return self
 
     @model_validator(mode="after")
     def _issuer_is_safe(self) -> Self:

@@ -4,10 +4,11 @@ import logging
 import re
 import threading
 import time
+from typing import Any
 
 import httpx2
 import jwt
-from jwt import PyJWKClient
+from jwt import PyJWKClient, PyJWKClientConnectionError
 
 from api.callers import Bearer
 from sandbox.tenants import NAME
@@ -55,7 +56,7 @@ class Tokens:
             _log.info("a token was refused: its claim %s is no name of a tenant", self._tenant_claim)
             return None
         may_approve = isinstance(scopes, str) and APPROVES in scopes.split()
-        return Bearer(tenant, str(claims.get("sub", ""))[:200], may_approve)
+        return Bearer(tenant, f"token:{str(claims.get('sub', ''))[:200]}", may_approve)
 
     def _require_plausible(self, text: str) -> None:
         """Refuse what can't be right before the issuer is asked anything: anyone may send it."""
@@ -84,4 +85,18 @@ class Tokens:
         keys = str(about.get("jwks_uri"))
         if not is_safe_issuer(keys):
             raise ValueError(f"the keys of {self._issuer} are not served over TLS")
-        return PyJWKClient(keys, timeout=_ISSUER_SECONDS, lifespan=_KEYS_SECONDS)
+        return _IssuersKeys(keys, timeout=_ISSUER_SECONDS, lifespan=_KEYS_SECONDS)
+
+
+class _IssuersKeys(PyJWKClient):
+    """Asks an issuer that has failed again only after a while, however many tokens come with keys that nobody knows."""
+
+    _next_try = 0.0
+
+    def fetch_data(self) -> Any:
+        if time.monotonic() < self._next_try:
+            raise PyJWKClientConnectionError("the issuer's keys could not be read a moment ago")
+        self._next_try = time.monotonic() + _RETRY_SECONDS
+        found = super().fetch_data()
+        self._next_try = 0.0
+        return found

@@ -9,6 +9,7 @@ import mimetypes
 import os
 import secrets
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import BinaryIO
 
 from sandbox.catalog import Attachment, Catalog
 from sandbox.errors import InvalidArguments, NotFound
+from sandbox.tenants import tenant_of
 from sandbox.workspace import Workspace
 from sandbox.workspace.disk import Disk
 
@@ -39,13 +41,17 @@ class Attachments:
             raise InvalidArguments(
                 f"name is a file's name: 1 to {_MAX_NAME_CHARACTERS} printable characters, without '/' or '\\'."
             )
-        with workspace.open_file(path) as source:
-            sha256, size = self._keep(source)
+        tenant = tenant_of(workspace.id)
+        disk = self._disk.of(tenant)
+        with disk.taking() as take, workspace.open_file(path) as source:
+            sha256, size, was_there = self._keep(source, take)
         attachment = Attachment(
             id=secrets.token_hex(12), workspace=workspace.id, path=path, name=name, bytes=size, sha256=sha256,
             media_type=mimetypes.guess_type(name)[0] or "application/octet-stream", attached_at=datetime.now(UTC),
         )  # fmt: skip
+        counts_already = self._catalog.is_attached(sha256, tenant)
         self._catalog.add_attachment(attachment)
+        disk.note_equal(size, of_tenant=counts_already, of_service=was_there)
         return attachment
 
     def open(self, attachment: Attachment) -> BinaryIO:
@@ -64,7 +70,8 @@ class Attachments:
                 if is_old and (file.parent.name == "incoming" or not self._catalog.is_attached(file.name)):
                     file.unlink()
 
-    def _keep(self, source: BinaryIO) -> tuple[str, int]:
+    def _keep(self, source: BinaryIO, take: Callable[[int], None]) -> tuple[str, int, bool]:
+        """Its sha256, its size, and whether it was there."""
         incoming = self._folder / "incoming"
         incoming.mkdir(parents=True, exist_ok=True)
         temporary = incoming / secrets.token_hex(12)
@@ -73,7 +80,7 @@ class Attachments:
         try:
             with temporary.open("xb") as target:
                 while chunk := source.read(_CHUNK_BYTES):
-                    self._disk.take(len(chunk))
+                    take(len(chunk))
                     digest.update(chunk)
                     target.write(chunk)
                     size += len(chunk)
@@ -82,10 +89,11 @@ class Attachments:
                 os.fchmod(target.fileno(), 0o400)
             place = self._place(digest.hexdigest())
             place.parent.mkdir(exist_ok=True)
+            was_there = place.exists()
             temporary.replace(place)
         finally:
             temporary.unlink(missing_ok=True)
-        return digest.hexdigest(), size
+        return digest.hexdigest(), size, was_there
 
     def _place(self, sha256: str) -> Path:
         return self._folder / sha256[:2] / sha256

@@ -10,10 +10,11 @@ from contextlib import closing, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
+from sandbox.database import FILE as LEDGER
 from sandbox.errors import SetupFailed
 
-LEDGER = "records.sqlite3"
-_SECRET = "link-secret"  # noqa: S105  the name of a file
+LINK_SECRET = "link-secret"  # noqa: S105  the name of a file
+"""What links are signed with, where tenants have keys."""
 _FOLDERS = ("attachments", "workspaces")
 _LEFT_OUT = {("attachments", 1, "incoming"), ("workspaces", 1, ".scratch"), ("workspaces", 2, "incoming")}
 """Folders by the top folder, the depth and the name."""
@@ -80,7 +81,7 @@ def restore(file: Path, data_folder: Path) -> int:
 
     Raises `SetupFailed`, and leaves nothing, where the folder is in use or the file is no backup, or not a whole one.
     """
-    taken = [name for name in (LEDGER, *_BESIDE_LEDGER, _SECRET, *_FOLDERS) if (data_folder / name).exists()]
+    taken = [name for name in (LEDGER, *_BESIDE_LEDGER, LINK_SECRET, *_FOLDERS) if (data_folder / name).exists()]
     if taken:
         raise SetupFailed(f"{data_folder} has {', '.join(taken)} already. Restore into another data folder.")
     data_folder.mkdir(parents=True, exist_ok=True)
@@ -104,7 +105,7 @@ def restore(file: Path, data_folder: Path) -> int:
 
 
 def _kept(data_folder: Path) -> Iterator[Path]:
-    yield data_folder / _SECRET
+    yield data_folder / LINK_SECRET
     for name in _FOLDERS:
         for folder, folders, files in os.walk(data_folder / name):
             place = Path(folder)

@@ -24,6 +24,7 @@ from sqlalchemy.exc import IntegrityError
 
 from sandbox.database import Database, with_zone
 from sandbox.errors import NotFound
+from sandbox.tenants import is_of
 
 _metadata = MetaData()
 _saved = Table(
@@ -175,9 +176,19 @@ class Catalog:
             return Attachment.model_validate(with_zone(row))
         raise NotFound(f"There is no attachment {attachment_id[:80]!a} in the workspace {workspace}.")
 
-    def is_attached(self, sha256: str) -> bool:
-        """Whether any attachment has this content."""
-        return bool(self._rows(select(func.count().label("n")).where(_attachments.c.sha256 == sha256))[0]["n"])
+    def is_attached(self, sha256: str, tenant: str | None = None) -> bool:
+        """Whether any attachment has this content, or any of a tenant's."""
+        this = _attachments.c.sha256 == sha256
+        if tenant is not None:
+            this &= is_of(_attachments.c.workspace, tenant)
+        return bool(self._rows(select(func.count().label("n")).where(this))[0]["n"])
+
+    def attached_bytes(self, tenant: str) -> int:
+        """Bytes of a tenant's attachments; equal content counts once."""
+        contents = select(_attachments.c.sha256, _attachments.c.bytes).where(is_of(_attachments.c.workspace, tenant))
+        each = contents.distinct().subquery()
+        found = self._rows(select(func.coalesce(func.sum(each.c.bytes), 0).label("n")))[0]["n"]
+        return int(found)
 
     def add_table(self, table: ShownTable) -> None:
         """Keep a table that was shown."""

@@ -2,16 +2,21 @@
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Executable, MetaData, RowMapping, create_engine, event, inspect
 from sqlalchemy.exc import OperationalError
 
+from sandbox import migrations
 from sandbox.errors import LedgerLocked, SetupFailed
+
+FILE = "records.sqlite3"
+"""The embedded database of a data folder."""
+T = TypeVar("T")
 
 _BUSY_MILLISECONDS = 5  # writers take turns of a fraction of one; more is for the caller to wait, off the event loop
 TRIES, PAUSE_SECONDS = 100, 0.1
@@ -22,15 +27,34 @@ class Database:
     """An engine, and one connection that writes, kept: to take one from the pool takes as long as the rest of a write."""
 
     def __init__(self, url: str) -> None:
+        """Open it, and bring one of an older version up to this one; raises `SetupFailed` for one of a newer version."""
         self._engine = _engine(url)
         self._lock = threading.Lock()
         self._writer = self._engine.connect()
+        try:
+            self._bring_up()
+        except BaseException:
+            self.close()
+            raise
+
+    def _bring_up(self) -> None:
+        with self.reading() as db:
+            if migrations.version_of(db) == migrations.VERSION:
+                return
+            migrations.require_not_newer(db)
+        self._again_while_locked(self._migrated)
+
+    def _migrated(self) -> None:
+        with self.writing() as db:
+            if db.dialect.name == "sqlite":  # its driver begins no transaction for a change of tables
+                db.exec_driver_sql("BEGIN IMMEDIATE")
+            migrations.migrate(db)
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Database":
         """The embedded default: an SQLite file in the data folder."""
         folder.mkdir(parents=True, exist_ok=True)
-        return cls(f"sqlite:///{folder / 'records.sqlite3'}")
+        return cls(f"sqlite:///{folder / FILE}")
 
     def make(self, metadata: MetaData) -> None:
         """Make the tables that are not there; raises `SetupFailed` if one was made by another version."""
@@ -59,12 +83,15 @@ class Database:
 
         It blocks, so not for an event loop.
         """
+        return self._again_while_locked(lambda: self._written(statement, row))
+
+    def _again_while_locked(self, work: Callable[[], T]) -> T:
         for _ in range(TRIES):
             try:
-                return self._written(statement, row)
+                return work()
             except LedgerLocked:
                 time.sleep(PAUSE_SECONDS)
-        return self._written(statement, row)
+        return work()
 
     def _written(self, statement: Executable, row: Mapping[str, Any] | None) -> int:
         with self.writing() as db:

@@ -12,6 +12,7 @@
     │   ├── ReadOnly
     │   ├── TooLarge
     │   ├── QuotaExceeded
+    │   │   └── TenantFull
     │   ├── EditMismatch
     │   ├── IdReused
     │   ├── Interrupted
@@ -24,7 +25,8 @@
     │   └── OuterTimeout
     ├── Busy                        try again later
     │   ├── Draining
-    │   └── LedgerLocked
+    │   ├── LedgerLocked
+    │   └── TooManyCalls
     └── ServiceFault                the operator must change something
         ├── ServiceFull
         ├── NoSandbox
@@ -109,6 +111,12 @@ class QuotaExceeded(BadRequest):
     """The workspace would hold more bytes or files than its quota."""
 
     code = "quota_exceeded"
+
+
+class TenantFull(QuotaExceeded):
+    """The tenant would hold more bytes than its disk quota, in all of its workspaces and attachments together."""
+
+    code = "tenant_full"
 
 
 class EditMismatch(BadRequest):
@@ -202,6 +210,12 @@ class Draining(Busy):
 
 class LedgerLocked(Busy):
     """Another program holds the records locked; the same again may succeed at once."""
+
+
+class TooManyCalls(Busy):
+    """The tenant has made as many calls as it may in a minute."""
+
+    code = "rate_limited"
 
 
 class ServiceFault(SpillboxError):

@@ -62,6 +62,7 @@ _calls = Table(
     Column("answer", Text),
     Column("accepted_at", DateTime(timezone=True), nullable=False),
     Column("ended_at", DateTime(timezone=True)),
+    Column("caller", String(256)),
 )
 
 _expansions = Table(
@@ -132,6 +133,9 @@ class Record(BaseModel):
     """The tool's output, or the error; not in lists."""
     accepted_at: datetime
     ended_at: datetime | None
+    caller: str | None = None
+    """Who called, as the surface proved: the id of a key, ``api-key`` for the service's own, ``token:`` and the subject of a
+    token; None where nobody has to prove anything."""
     expansion: Expansion | None = None
     """Of a delegating call; not in lists."""
 
@@ -158,12 +162,14 @@ class Records:
         """The embedded default: an SQLite file in the data folder."""
         return cls(Database.in_folder(folder))
 
-    def accept(self, call_id: str, workspace: str, tool: str, arguments: Mapping[str, Any]) -> Acceptance:
+    def accept(
+        self, call_id: str, workspace: str, tool: str, arguments: Mapping[str, Any], caller: str | None = None
+    ) -> Acceptance:
         """Take a call on, unless its id is known in the workspace; raises `IdReused` if that was another call."""
         row = {
             "id": call_id, "workspace": workspace, "tool": tool, "arguments": json.dumps(_shortened(arguments)),
             "fingerprint": hashlib.sha256(json.dumps([tool, arguments], sort_keys=True).encode()).hexdigest(),
-            "state": State.ACCEPTED, "owner": self._owner, "accepted_at": datetime.now(UTC),
+            "state": State.ACCEPTED, "owner": self._owner, "accepted_at": datetime.now(UTC), "caller": caller,
         }  # fmt: skip
         try:
             with self.database.writing() as db:

@@ -6,6 +6,8 @@ below knows ids only: folders, records, approvals, attachments, turns, connectio
 
 import re
 
+from sqlalchemy import ColumnElement
+
 from sandbox.errors import InvalidWorkspace
 
 SEPARATOR = "~"
@@ -31,3 +33,8 @@ def tenant_of(workspace: str) -> str:
     """The tenant that a workspace's id belongs to."""
     tenant, found, _ = workspace.partition(SEPARATOR)
     return tenant if found else _OWN
+
+
+def is_of(column: ColumnElement[str], tenant: str) -> ColumnElement[bool]:
+    """Whether the workspace's id in a column is the tenant's."""
+    return column.startswith(f"{tenant}{SEPARATOR}", autoescape=True) if tenant else ~column.contains(SEPARATOR)

@@ -8,19 +8,25 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from api.access import note_route
-from api.bodies import read_body
-from api.errors import problem_of, response_of
+from api.bodies import Bodies
+from api.errors import refusal_of
 from api.mcp import wire
 from api.mcp.server import McpServer
-from sandbox.errors import TooLarge
+from sandbox.errors import BadRequest, Busy
 
 PATH = "/mcp"
+
+
+def is_endpoint(path: str) -> bool:
+    """Whether a request's path is the endpoint's."""
+    return path.rstrip("/") == PATH
 
 
 class Endpoint:
     """An ASGI application; run it in `running`. Who may call is decided before it."""
 
-    def __init__(self, server: McpServer, *, max_request_bytes: int) -> None:
+    def __init__(self, server: McpServer, bodies: Bodies, *, max_request_bytes: int) -> None:
+        self._bodies = bodies
         self._max_request_bytes = max_request_bytes
         # Marks make a body longer; the bound that counts is our own.
         self._sessions = StreamableHTTPSessionManager(server, max_request_body_size=8 * max_request_bytes)
@@ -32,14 +38,19 @@ class Endpoint:
             yield
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["method"] == "POST":
-            try:
-                body = await read_body(Request(scope, receive), self._max_request_bytes, "SPILLBOX_MAX_REQUEST_BYTES")
-            except TooLarge as fault:
-                await response_of(problem_of(fault))(scope, receive, send)
-                return
-            receive = _replaying(wire.with_marked_arguments(body), receive)
-        await self._sessions.handle_request(scope, receive, _filling(send))
+        if scope["method"] != "POST":
+            await self._sessions.handle_request(scope, receive, _filling(send))
+            return
+        try:
+            body = await self._bodies.read(
+                Request(scope, receive), self._max_request_bytes, "SPILLBOX_MAX_REQUEST_BYTES"
+            )
+        except (BadRequest, Busy) as fault:
+            await refusal_of(fault, over_mcp=True)(scope, receive, send)
+            return
+        with body:
+            receive = _replaying(wire.with_marked_arguments(body.content), receive)
+            await self._sessions.handle_request(scope, receive, _filling(send))
 
 
 class Mounted:
@@ -49,7 +60,7 @@ class Mounted:
         self._app, self._endpoint = app, endpoint
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        is_ours = scope["type"] == "http" and scope["path"].rstrip("/") == PATH
+        is_ours = scope["type"] == "http" and is_endpoint(scope["path"])
         if is_ours:
             note_route(scope, PATH)
         await (self._endpoint if is_ours else self._app)(scope, receive, send)

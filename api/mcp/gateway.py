@@ -360,9 +360,12 @@ class Gateway:
         """Events of all servers on a bus, while a client of the stateless era listens."""
         async with AsyncExitStack() as stack:
             workspace_id = asker.workspace_or_none
-            for server in self._servers if workspace_id is not None else ():
+            if workspace_id is None:
+                yield
+                return
+            for server in self._servers:
                 try:
-                    connection = await self._connection(server, workspace_id or "", asker.client, asker)
+                    connection = await self._connection(server, workspace_id, asker.client, asker)
                 except OuterFailed as fault:
                     _log.warning("nothing is heard of the MCP server %s: %s", server.name, fault)
                     continue

@@ -119,11 +119,11 @@ class Peer:
         client = self.context.session.client_params
         # Whoever bears an agent's key answers its questions too: so that one is not asked.
         request = self.context.request
-        may_approve = self.can_elicit and (request is None or Bearer.of(request).approves)
+        bearer = Bearer() if request is None else Bearer.of(request)
         return Caller(
-            surface=self.conversation.surface, name=client.client_info.name if client else None, is_mcp=True,
-            approve=self._approve(rounds, params, approval_id) if may_approve else None, approval_id=approval_id, channel=self,
-            extra=extra,
+            surface=self.conversation.surface, name=client.client_info.name if client else None, identity=bearer.identity,
+            is_mcp=True, approve=self._approve(rounds, params, approval_id) if self.can_elicit and bearer.approves else None,
+            approval_id=approval_id, channel=self, extra=extra,
         )  # fmt: skip
 
     def _approve(

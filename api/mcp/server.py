@@ -16,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS
 from pydantic import BaseModel
 
+from api.bodies import Body
 from api.describe import describe
 from api.errors import unexpected
 from api.mcp import resources
@@ -171,7 +172,8 @@ class McpServer(Server[Any]):
         try:
             arguments = unmarked(params.arguments or {})
             caller = peer.caller(self._rounds, params)
-            result = await self._called(peer, params.name, arguments, caller)
+            with Body.of(context.request):
+                result = await self._called(peer, params.name, arguments, caller)
         except OuterError as fault:
             raise MCPError(code=fault.number, message=str(fault), data=fault.data) from None
         except InputNeeded as fault:

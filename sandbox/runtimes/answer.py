@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from sandbox import failures
-from sandbox.errors import ServiceFull, SpillboxError
+from sandbox.errors import ServiceFull, SpillboxError, TenantFull
 from sandbox.failures import GuestReport, Surroundings
 from sandbox.job import Execution, FileChange, Job, Limits, Skipped, Status, Stream, Usage
 from sandbox.runtimes.session import Outcome
@@ -100,7 +100,7 @@ class _Room:
             return None
         try:
             return self._workspace.write_own(folder, name, self._within(chunks))
-        except ServiceFull:
+        except (ServiceFull, TenantFull):
             self.was_short = True
             return None
 

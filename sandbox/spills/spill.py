@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, Self
 
 from pydantic import Field
 
-from sandbox.errors import ServiceFull
+from sandbox.errors import ServiceFull, TenantFull
 from sandbox.job import Value
 from sandbox.spills.encode import encoded
 from sandbox.spills.layout import Laid, lay_out
@@ -185,7 +185,7 @@ class Spiller:
             return _as_it_is(received, shown.decode("utf-8", "replace"), taken)
         try:
             return self._save(workspace, received, taken, self._inline_bytes(reader))
-        except (OSError, ServiceFull) as fault:
+        except (OSError, ServiceFull, TenantFull) as fault:
             warning = f"The result could not be saved as a file: {fault}. Work from the result itself."
             _log.warning("a result of %s in the workspace %s: %s", received.tool, workspace.id, warning)
             text, missing = self._capped((body or raw).decode("utf-8", "replace"))
@@ -209,7 +209,7 @@ class Spiller:
         for file in rest:
             try:
                 beside = workspace.write_own("results", f"-{name}.{file.extension}", file.laid.chunks)
-            except (OSError, ServiceFull) as fault:
+            except (OSError, ServiceFull, TenantFull) as fault:
                 notes += (f"Not saved: {file.what}: {fault}.",)
             else:
                 also.append(SavedFile(path=beside, bytes=workspace.size(beside), what=file.what))
@@ -241,7 +241,7 @@ class Spiller:
         try:
             path = workspace.write_own("errors", f"-{tool_name(received.tool)}.txt", (content,))
             text = f"{text}\nFull text: {path}"
-        except (OSError, ServiceFull) as fault:
+        except (OSError, ServiceFull, TenantFull) as fault:
             warnings = (f"The error could not be saved as a file: {fault}.",)
             _log.warning("an error of %s in the workspace %s: %s", received.tool, workspace.id, warnings[0])
         missing = max(0, len(whole) - MAX_SHORT_CHARACTERS)

@@ -20,6 +20,8 @@ class Caller:
     surface: Surface = "agent"
     name: str | None = None
     """Of the client's program, for sizes that the settings have for it."""
+    identity: str | None = None
+    """Who it is, as the surface proved it; kept with the record. The name above is only what the client says."""
     is_mcp: bool = False
     approve: Approve | None = None
     approval_id: str | None = None

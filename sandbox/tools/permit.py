@@ -19,7 +19,6 @@ Sent = TypeVar("Sent")
 _MAX_SHOWN_CHARACTERS = 4000
 _INVISIBLE = re.compile("[\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]")
 """Characters that change how a text is shown, and are not seen: a person has to see what is sent."""
-WAIT_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
@@ -46,7 +45,6 @@ class Desk:
     approvals: Approvals
     approve: Callable[[Approval], Awaitable[bool | None]] | None = None
     """Of an agent loop that embeds the library; asked where the caller's surface can't ask."""
-    wait_seconds: float = WAIT_SECONDS
 
 
 @dataclass(frozen=True)
@@ -74,7 +72,7 @@ async def permit(
 ) -> Grant:  # fmt: skip
     """Leave to make the call.
 
-    Raises `Denied`, `NotApproved`, and whatever the surface raises to ask its caller in another round.
+    Raises `Denied`, `NotApproved`, `Busy` where too many wait, and whatever the surface raises to ask its caller in another round.
     """
     if permission == "deny":
         raise Denied(f"The settings of this service forbid {tool}. Nothing was sent.")
@@ -102,7 +100,7 @@ async def permit(
             )
             break
     else:
-        said = await desk.approvals.answer(approval, seconds=desk.wait_seconds)
+        said = await desk.approvals.answer(approval)
     if not said:
         raise NotApproved(
             f"{tool} needs a person's approval, and it was not given. Nothing was sent. Do not try again unless the user asks "

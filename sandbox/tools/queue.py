@@ -5,6 +5,7 @@ import itertools
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from sandbox.errors import Busy
@@ -14,7 +15,7 @@ _LARGE_BYTES = 16 << 20
 
 
 class Queue:
-    """Bounds how many calls use jails at once, and how many of a tenant wait; over both, `Busy`.
+    """Bounds how many calls use jails, or read through files, at once, and how many of a tenant wait; over both, `Busy`.
 
     A slot belongs to a call, not to a run: the check of a document rides on the slot of the run that made it. What changes a
     workspace's files goes one after another, in the order in which it was asked for.
@@ -22,9 +23,9 @@ class Queue:
 
     def __init__(self, *, slots: int, length: int, tenant_slots: int | None = None) -> None:
         """``tenant_slots``: the most that one tenant has at once, also while others are free."""
-        self._slots = FairSlots(slots, tenant_slots or slots)
-        self._large = FairSlots(1, 1)
-        self._looking = FairSlots(slots, tenant_slots or slots)
+        self._slots = FairShares(slots, tenant_slots or slots)  # whoever waits was let in
+        self._large = FairShares(1, 1, length)
+        self._looking = FairShares(slots, tenant_slots or slots, length)
         self._room = slots + length
         self._inside: Counter[str] = Counter()
         self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -32,7 +33,7 @@ class Queue:
     @property
     def slots(self) -> int:
         """How many calls can use jails at once."""
-        return self._slots.count
+        return self._slots.total
 
     @property
     def held(self) -> int:
@@ -53,7 +54,7 @@ class Queue:
         """For using a jail without changing a workspace."""
         tenant = tenant_of(workspace_id)
         with self._let_in(tenant):
-            async with self._slots.one(tenant):
+            async with self._slots.some(tenant):
                 yield
 
     @asynccontextmanager
@@ -61,16 +62,21 @@ class Queue:
         """For a run. It waits for its turn first, so that a busy workspace holds no slot while it waits."""
         tenant = tenant_of(workspace_id)
         with self._let_in(tenant):
-            async with self.turn(workspace_id), self._slots.one(tenant):
+            async with self.turn(workspace_id), self._slots.some(tenant):
                 yield
 
-    def memory(self, workspace_id: str, size_bytes: int) -> AbstractAsyncContextManager[None]:
-        """For work without a jail that holds several times ``size_bytes`` in memory: if they are many, one at a time."""
-        return self._large.one(tenant_of(workspace_id)) if size_bytes > _LARGE_BYTES else nullcontext()
+    def memory(self, workspace_id: str, size_bytes: int, *, always: bool = False) -> AbstractAsyncContextManager[None]:
+        """For work without a jail that holds several times ``size_bytes`` in memory: if they are many, one at a time.
+
+        With ``always`` it waits, however many do: for what can't be asked for again.
+        """
+        if size_bytes <= _LARGE_BYTES:
+            return nullcontext()
+        return self._large.some(tenant_of(workspace_id), always=always)
 
     def look(self, workspace_id: str) -> AbstractAsyncContextManager[None]:
         """For reading through files, without a jail: as many at a time as there are slots."""
-        return self._looking.one(tenant_of(workspace_id))
+        return self._looking.some(tenant_of(workspace_id))
 
     @contextmanager
     def _let_in(self, tenant: str) -> Iterator[None]:
@@ -86,73 +92,104 @@ class Queue:
                 del self._inside[tenant]
 
 
-class FairSlots:
-    """A number of slots. One that gets free goes to the tenant that has the fewest, of several to whose turn is longest ago."""
+class FairShares:
+    """A number of slots, or of bytes. What gets free goes to the tenant that has least, of several to whose turn is longest ago.
 
-    def __init__(self, slots: int, most_of_one: int) -> None:
-        self.count = slots
-        self._free = slots
+    Nobody goes before the one whose turn it is, also if he needs more than is free: many small ones keep no large one waiting.
+    """
+
+    def __init__(self, total: int, most_of_one: int, most_waiting: int | None = None) -> None:
+        """``most_of_one``: what one tenant has at once; ``most_waiting``: its calls that wait, any number if None."""
+        self.total = total
+        self._free = total
         self._most_of_one = most_of_one
+        self._most_waiting = most_waiting
         self._held: Counter[str] = Counter()
-        self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
+        self._waiting: dict[str, deque[_Waiter]] = {}
         """By tenant; those who left are in it until it is their turn."""
+        self._wait: Counter[str] = Counter()
+        """How many of a tenant wait really."""
         self._turns = itertools.count(1)
         self._last_turn: dict[str, int] = {}
 
     @property
     def held(self) -> int:
         """How many are taken."""
-        return self.count - self._free
+        return self.total - self._free
 
     @asynccontextmanager
-    async def one(self, tenant: str) -> AsyncIterator[None]:
-        """For as long as the ``with``."""
-        await self._take(tenant)
+    async def some(self, tenant: str, count: int = 1, *, always: bool = False) -> AsyncIterator[None]:
+        """For as long as the ``with``; see `take`."""
+        await self.take(tenant, count, always=always)
         try:
             yield
         finally:
-            self._give_back(tenant)
+            self.give_back(tenant, count)
 
-    async def _take(self, tenant: str) -> None:
-        # While a slot is free, whoever waits has as many as one may.
-        if self._free and self._held[tenant] < self._most_of_one:
-            self._let(tenant)
+    async def take(self, tenant: str, count: int = 1, *, always: bool = False) -> None:
+        """Wait for as many, which are no more than one tenant may have; raises `Busy` where too many wait, unless ``always``."""
+        if not self._waiting and self._may_have(tenant, count) and count <= self._free:
+            self._let(tenant, count)
             return
-        mine: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        mine = _Waiter(asyncio.get_running_loop().create_future(), count)
         self._waiting.setdefault(tenant, deque()).append(mine)
+        self._let_following()
+        if mine.turn.done():
+            return
+        if not always and self._most_waiting is not None and self._wait[tenant] >= self._most_waiting:
+            mine.turn.cancel()
+            raise Busy(f"{self._wait[tenant]} calls of this kind wait already. Try again in a few seconds.")
+        self._wait[tenant] += 1
         try:
-            await mine
+            await mine.turn
         except asyncio.CancelledError:
-            if not mine.cancelled():
-                self._give_back(tenant)
+            if not mine.turn.cancelled():
+                self.give_back(tenant, count)
+            else:
+                self._let_following()  # they may have waited for this one only
             raise
+        finally:
+            self._wait[tenant] -= 1
+            if not self._wait[tenant]:
+                del self._wait[tenant]
 
-    def _let(self, tenant: str) -> None:
-        self._free -= 1
-        self._held[tenant] += 1
-        self._last_turn[tenant] = next(self._turns)
-
-    def _give_back(self, tenant: str) -> None:
-        self._free += 1
-        self._held[tenant] -= 1
+    def give_back(self, tenant: str, count: int = 1) -> None:
+        """Let others have as many."""
+        self._free += count
+        self._held[tenant] -= count
         if not self._held[tenant]:
             del self._held[tenant]
-        while self._free and (following := self._following()) is not None:
-            tenant, waiting = following
-            self._let(tenant)
-            waiting.set_result(None)
+        self._let_following()
 
-    def _following(self) -> "tuple[str, asyncio.Future[None]] | None":
-        """Whose turn it is, taken out of those that wait."""
-        able = (tenant for tenant in self._waiting if self._held[tenant] < self._most_of_one)
-        for tenant in sorted(able, key=lambda one: (self._held[one], self._last_turn.get(one, 0))):
-            waiting = self._waiting[tenant]
-            found = None
-            while waiting and found is None:
-                first = waiting.popleft()
-                found = None if first.done() else first  # it may have left
+    def _may_have(self, tenant: str, count: int) -> bool:
+        return self._held[tenant] + count <= self._most_of_one
+
+    def _let(self, tenant: str, count: int) -> None:
+        self._free -= count
+        self._held[tenant] += count
+        self._last_turn[tenant] = next(self._turns)
+
+    def _let_following(self) -> None:
+        while (tenant := self._following()) is not None:
+            first = self._waiting[tenant][0]
+            if first.size > self._free:
+                return
+            self._let(tenant, first.size)
+            first.turn.set_result(None)
+
+    def _following(self) -> str | None:
+        """Whose turn it is, of those that may have what they wait for; who has left is forgotten."""
+        able = []
+        for tenant, waiting in list(self._waiting.items()):
+            while waiting and waiting[0].turn.done():
+                waiting.popleft()
             if not waiting:
                 del self._waiting[tenant]
-            if found is not None:
-                return tenant, found
-        return None
+            elif self._may_have(tenant, waiting[0].size):
+                able.append(tenant)
+        return min(able, key=lambda one: (self._held[one], self._last_turn.get(one, 0)), default=None)
+
+
+class _Waiter(NamedTuple):
+    turn: asyncio.Future[None]
+    size: int

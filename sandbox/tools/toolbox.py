@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
 
 from sandbox import guest_root, retention
-from sandbox.approvals import Approvals
+from sandbox.approvals import MOST_WAITING, WAIT_SECONDS, Approvals
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog, SavedFileInfo
 from sandbox.database import PAUSE_SECONDS, TRIES
@@ -50,10 +50,11 @@ from sandbox.tables.slices import NotJson
 from sandbox.tools import builders, delegate, files, navigation, run_python, shown
 from sandbox.tools.arguments import readable
 from sandbox.tools.outer import Approve, Caller, OuterCall, OuterTool, OuterTools
-from sandbox.tools.permit import WAIT_SECONDS, Desk, Expanded, permit
+from sandbox.tools.permit import Desk, Expanded, permit
 from sandbox.tools.queue import Queue
 from sandbox.tools.registry import AnyTool, Call, OnProgress, Sign
 from sandbox.workspace import Disk, Workspace, Workspaces
+from sandbox.workspace.disk import used_of_tenant
 
 T = TypeVar("T")
 Answer = TypeVar("Answer", BaseModel, "Handed")
@@ -116,7 +117,7 @@ class Toolbox:
         guest: Guest | None, spills: SpillSettings = SpillSettings(), slots: int | None = None,  # noqa: B008  frozen
         queue_length: int = 128, tenant_slots: int | None = None,
         keep_results: timedelta = KEEP_RESULTS, sign: Sign = str, approve: Approve | None = None,
-        approval_seconds: float = WAIT_SECONDS,
+        approval_seconds: float = WAIT_SECONDS, tenant_approvals: int = MOST_WAITING,
     ) -> None:  # fmt: skip
         self.workspaces = workspaces
         self.records = records
@@ -135,8 +136,8 @@ class Toolbox:
         self.tools: dict[str, AnyTool] = {tool.name: tool for tool in all_of_them}
         self.outer: OuterTools | None = None
         """Tools of other programs, if someone offers them: see `OuterTools`."""
-        self.approvals = Approvals(records.database)
-        self.desk = Desk(self.approvals, approve, approval_seconds)
+        self.approvals = Approvals(records.database, wait_seconds=approval_seconds, most_waiting=tenant_approvals)
+        self.desk = Desk(self.approvals, approve)
         calling = delegate.Delegation(self.tools, lambda: self.outer, self.desk, records, self._hand_out)
         self.tools[delegate.NAME] = delegate.tool(calling)
         self._under_way: dict[tuple[str, str], asyncio.Task[BaseModel]] = {}
@@ -203,7 +204,9 @@ class Toolbox:
         elif not _ID.fullmatch(call_id):
             raise InvalidArguments("The id of a call is 1 to 128 letters, digits, '.', '_', ':' or '-'.")
         try:
-            acceptance = await in_ledger(self.records.accept, call_id, workspace.id, tool.name, arguments)
+            acceptance = await in_ledger(
+                self.records.accept, call_id, workspace.id, tool.name, arguments, caller.identity
+            )
         except RecursionError:
             raise InvalidArguments(f"The arguments of {tool.name} are nested too deeply.") from None
         if acceptance is Acceptance.DONE:
@@ -249,16 +252,17 @@ class Toolbox:
         self.require_taking()
         workspace = self.workspaces.open(outer_call.workspace_id)
         call_id = new_call_id()
-        await in_ledger(self.records.accept, call_id, workspace.id, tool.name, outer_call.arguments)
+        caller = outer_call.caller
+        await in_ledger(self.records.accept, call_id, workspace.id, tool.name, outer_call.arguments, caller.identity)
 
         async def work() -> Handed:
             expanded = Expanded(outer_call.arguments)
             grant = await permit(
                 self.desk, tool.name, tool.permission, expanded,
-                workspace_id=workspace.id, call_id=call_id, caller=outer_call.caller,
+                workspace_id=workspace.id, call_id=call_id, caller=caller,
             )  # fmt: skip
             received = await grant.spend(expanded, lambda: tool.send(outer_call))
-            if not tool.spill or outer_call.caller.surface not in self.spiller.settings.surfaces:
+            if not tool.spill or caller.surface not in self.spiller.settings.surfaces:
                 return Handed(received, None)
             return Handed(received, await self._spilled(tool, outer_call, received, sees_pictures=True))
 
@@ -321,7 +325,8 @@ class Toolbox:
 
         if received.size <= self.spiller.settings.over_characters:
             return work()  # it is no file, and takes less than handing it to a thread
-        async with self.queue.memory(workspace.id, received.size):
+        # The tool has done its work: its result is not refused.
+        async with self.queue.memory(workspace.id, received.size, always=True):
             return await asyncio.to_thread(work)
 
     def _with_its_files_known(self, workspace: Workspace, tool: str, spill: Spill) -> Spill:
@@ -464,6 +469,7 @@ def open_toolbox(
     tenant_slots: int | None = None, runtime: RuntimeName = "warm", spills: SpillSettings = SpillSettings(),  # noqa: B008
     keep_results: timedelta = KEEP_RESULTS,
     disk_bytes: int | None = None, sign: Sign = str, approve: Approve | None = None, approval_seconds: float = WAIT_SECONDS,
+    tenant_approvals: int = MOST_WAITING, tenant_disk_bytes: int | None = None,
     containers: ContainerSettings = ContainerSettings(),  # noqa: B008  frozen
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
@@ -480,7 +486,10 @@ def open_toolbox(
     records = Records.in_folder(folder)
     records.recover()
     catalog = Catalog(records.database)
-    disk = Disk(folder, quota_bytes=disk_bytes, spare_bytes=_SPARE_DISK_BYTES)
+    disk = Disk(
+        folder, quota_bytes=disk_bytes, spare_bytes=_SPARE_DISK_BYTES, tenant_bytes=tenant_disk_bytes,
+        tenant_used=lambda tenant: used_of_tenant(folder / "workspaces", tenant) + catalog.attached_bytes(tenant),
+    )  # fmt: skip
     workspaces = Workspaces(folder / "workspaces", limits=limits, disk=disk, expired_at=catalog.expired_at)
     workspaces.sweep()
     made: Runtime = docker or NoRuntime()
@@ -492,6 +501,7 @@ def open_toolbox(
         guest=root if docker is None else docker.guest,
         queue_length=queue_length, tenant_slots=tenant_slots,
         keep_results=keep_results, sign=sign, approve=approve, approval_seconds=approval_seconds,
+        tenant_approvals=tenant_approvals,
     )  # fmt: skip
 
 

@@ -4,29 +4,93 @@ import io
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from sandbox.errors import ServiceFull
+from sandbox.errors import ServiceFull, SpillboxError, TenantFull
+from sandbox.tenants import tenant_of
 
 _MEASURED_SECONDS = 600
 _MEASURED_AGAIN_SECONDS = 5
 
 
-class Disk:
-    """A quota over a folder, and room on its file system that is left to others.
+class Quota:
+    """Bytes that may be used.
 
     What is used is measured now and then, and counted up between; before anything is refused it is measured again.
     """
 
-    def __init__(self, folder: Path, *, quota_bytes: int | None = None, spare_bytes: int = 0) -> None:
-        self._folder = folder
-        self.quota_bytes = quota_bytes
-        self._spare_bytes = spare_bytes
+    def __init__(self, most_bytes: int, measure: Callable[[], int], full: Callable[[], SpillboxError]) -> None:
+        self._most_bytes = most_bytes
+        self._measure = measure
+        self._full = full
         self._lock = threading.Lock()
         self._used = 0
         self._measured_at = float("-inf")
+
+    def take(self, count: int) -> None:
+        """Count bytes that are about to be written; raises ``full`` if they have no room."""
+        with self._lock:
+            if self._left(count) < count:
+                raise self._full()
+            self._used += count
+
+    def note(self, count: int) -> None:
+        """Count bytes that are written already, or, below 0, that are gone."""
+        with self._lock:
+            self._used += count
+
+    def left(self) -> int:
+        """Bytes for which there is room."""
+        with self._lock:
+            return max(0, self._left(1))
+
+    def _left(self, count: int) -> int:
+        age = time.monotonic() - self._measured_at
+        if age > _MEASURED_SECONDS or (self._used + count > self._most_bytes and age > _MEASURED_AGAIN_SECONDS):
+            self._used, self._measured_at = self._measure(), time.monotonic()
+        return self._most_bytes - self._used
+
+
+class Disk:
+    """What may be written below a folder: within a quota and that of each tenant, with room on its file system left to others."""
+
+    def __init__(
+        self, folder: Path, *, quota_bytes: int | None = None, spare_bytes: int = 0, tenant_bytes: int | None = None,
+        tenant_used: Callable[[str], int] = lambda _: 0,
+    ) -> None:  # fmt: skip
+        """``tenant_used`` measures what a tenant has; it may take long."""
+        self._folder = folder
+        self._spare_bytes = spare_bytes
+        self._tenant_bytes = tenant_bytes
+        self._tenant_used = tenant_used
+        self.quota: Quota | None = None
+        self._of_tenants: dict[str, Quota] = {}
+        if quota_bytes is not None:
+            full = partial(
+                ServiceFull,
+                f"The service may use {quota_bytes:,} bytes of disk, and they are used up. The operator can make room "
+                "with `spillbox clean`, or raise SPILLBOX_DISK_BYTES.",
+            )
+            self.quota = Quota(quota_bytes, partial(used_bytes, folder), full)
+
+    def of(self, tenant: str) -> "TenantDisk":
+        """The disk as a tenant may fill it."""
+        if self._tenant_bytes is None:
+            return TenantDisk(self, None)
+        if tenant not in self._of_tenants:
+            full = partial(
+                TenantFull,
+                f"This tenant may hold {self._tenant_bytes:,} bytes in all its workspaces and attachments, and they are used up. "
+                "Delete files that are not needed any more (delete_file, in other workspaces too; list_files shows sizes); "
+                "results/ and errors/ go by themselves when their time is over. The operator can raise SPILLBOX_TENANT_DISK_BYTES.",
+            )
+            quota = Quota(self._tenant_bytes, partial(self._tenant_used, tenant), full)
+            return TenantDisk(self, self._of_tenants.setdefault(tenant, quota))
+        return TenantDisk(self, self._of_tenants[tenant])
 
     def take(self, count: int) -> None:
         """Count bytes that are about to be written; raises `ServiceFull` if they have no room."""
@@ -37,28 +101,60 @@ class Disk:
                     f"The disk of the service is nearly full: less than {self._spare_bytes:,} bytes would be left. "
                     "The operator can make room with `spillbox clean`, or by removing workspaces."
                 )
-        if self.quota_bytes is None:
-            return
-        with self._lock:
-            if self._age() > _MEASURED_SECONDS or (self._is_over(count) and self._age() > _MEASURED_AGAIN_SECONDS):
-                self._used, self._measured_at = used_bytes(self._folder), time.monotonic()
-            if self._is_over(count):
-                raise ServiceFull(
-                    f"The service may use {self.quota_bytes:,} bytes of disk, and they are used up. The operator can make room "
-                    "with `spillbox clean`, or raise SPILLBOX_DISK_BYTES."
-                )
-            self._used += count
+        if self.quota is not None:
+            self.quota.take(count)
+
+
+class TenantDisk:
+    """The disk of a service, as one tenant may fill it."""
+
+    def __init__(self, disk: Disk, quota: Quota | None) -> None:
+        self._disk = disk
+        self._quota = quota
+
+    def take(self, count: int) -> None:
+        """Count bytes that are about to be written; raises `TenantFull` or `ServiceFull` if they have no room."""
+        if self._quota is not None:
+            self._quota.take(count)
+        try:
+            self._disk.take(count)
+        except ServiceFull:
+            if self._quota is not None:
+                self._quota.note(-count)
+            raise
 
     def note(self, count: int) -> None:
-        """Count bytes that are written already."""
-        with self._lock:
-            self._used += count
+        """Count bytes that are written already, or, below 0, that are gone."""
+        for quota in (self._quota, self._disk.quota):
+            if quota is not None:
+                quota.note(count)
 
-    def _age(self) -> float:
-        return time.monotonic() - self._measured_at
+    def note_equal(self, count: int, *, of_tenant: bool, of_service: bool) -> None:
+        """Count bytes no more whose equals the tenant, or the service, had already: they are kept once."""
+        if of_tenant and self._quota is not None:
+            self._quota.note(-count)
+        if of_service and self._disk.quota is not None:
+            self._disk.quota.note(-count)
 
-    def _is_over(self, count: int) -> bool:
-        return self.quota_bytes is not None and self._used + count > self.quota_bytes
+    def left(self) -> int | None:
+        """Bytes for which the tenant has room; None where it has no quota."""
+        return None if self._quota is None else self._quota.left()
+
+    @contextmanager
+    def taking(self) -> Iterator[Callable[[int], None]]:
+        """As `take`, for what is written in parts: if the ``with`` fails, all of it counts no more."""
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            self.take(count)
+            taken += count
+
+        try:
+            yield take
+        except BaseException:
+            self.note(-taken)
+            raise
 
 
 class BoundedFile(io.BufferedRandom):
@@ -92,3 +188,8 @@ def used_bytes(folder: Path) -> int:
             except OSError:
                 continue
     return total
+
+
+def used_of_tenant(workspaces: Path, tenant: str) -> int:
+    """Bytes of all files of a tenant's workspaces."""
+    return sum(used_bytes(folder) for folder in workspaces.iterdir() if tenant_of(folder.name) == tenant)

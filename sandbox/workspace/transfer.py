@@ -140,33 +140,41 @@ def _put(ours: Tree, guest: GuestTree, segments: Segments, status: os.stat_resul
 
 
 def commit(
-    store: Store, guest: GuestTree, manifest: Manifest, *, leave_out: frozenset[bytes], max_bytes: int
+    store: Store, guest: GuestTree, manifest: Manifest, *, leave_out: frozenset[bytes], max_bytes: int, whose: str
 ) -> tuple[list[FileChange], list[Skipped]]:
     """Take what a run changed in its tmpfs; call it only when every process of the run is gone.
 
-    Gives the changes and what was left out, with the reason. A file that is equal to the one on disk is no change.
+    Gives the changes and what was left out, with the reason: over ``max_bytes`` it says ``whose`` bound that is. A file that is
+    equal to the one on disk is no change.
     """
     skipped: list[Skipped] = []
     entries = guest.entries(leave_out, skipped)
     folders = [segments for segments, status in entries if stat.S_ISDIR(status.st_mode)]
-    # What was there before comes first: neither a quota nor a second name of a file may cost an older file its place.
-    by_age = sorted(entries, key=lambda entry: (entry[0] not in manifest.files, entry[0]))
-    wanted = _choose(by_age, skipped, max_bytes)
+    # What was there before comes first, and first what has not grown: neither a quota nor a second name of a file may cost an
+    # older file its place. One that has grown too much stays as it was before the run.
+    by_age = sorted(
+        entries,
+        key=lambda entry: (entry[0] not in manifest.files, store.size(entry[0]) != entry[1].st_size, entry[0]),
+    )
+    wanted, too_much = _choose(by_age, skipped, max_bytes, whose)
     # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
     blocked = {segments for segments, _ in wanted if store.is_folder(segments)}
     gone = manifest.folders - set(folders)
     changes = [_replace(store, segments) for segments in folders]
     changes += [_take(store, guest, entry) for entry in wanted if entry[0] not in blocked]
-    changes += [_delete(store, segments) for segments in manifest.files - {segments for segments, _ in wanted}]
+    changes += [_delete(store, segments) for segments in manifest.files - {place for place, _ in wanted} - too_much]
     for segments in sorted(gone, reverse=True):
         store.drop_folder(segments)
     changes += [_take(store, guest, entry) for entry in wanted if entry[0] in blocked]
     return sorted((change for change in changes if change), key=lambda change: change.path), skipped
 
 
-def _choose(entries: list[Entry], skipped: list[Skipped], max_bytes: int) -> list[Entry]:
-    """The files to take, within the quota."""
+def _choose(
+    entries: list[Entry], skipped: list[Skipped], max_bytes: int, whose: str
+) -> tuple[list[Entry], set[Segments]]:
+    """The files to take, within the quota, and those over it."""
     wanted: list[Entry] = []
+    too_much: set[Segments] = set()
     taken: dict[int, Segments] = {}
     for segments, status in entries:
         if stat.S_ISDIR(status.st_mode):
@@ -174,13 +182,14 @@ def _choose(entries: list[Entry], skipped: list[Skipped], max_bytes: int) -> lis
         reason = _reason_to_skip(segments, status, taken.get(status.st_ino))
         # The tmpfs held the quota in blocks; what a sparse file claims to hold may be more.
         if reason is None and (max_bytes := max_bytes - pages(status.st_size)) < 0:
-            reason = "over the bytes that a workspace may hold"
+            reason = f"over the bytes that {whose} may hold"
+            too_much.add(segments)
         if reason is None:
             wanted.append((segments, status))
             taken[status.st_ino] = segments
         else:
             skipped.append(Skipped(path=name_of(segments), reason=reason))
-    return wanted
+    return wanted, too_much
 
 
 def _reason_to_skip(segments: Segments, status: os.stat_result, first_link: Segments | None) -> str | None:

@@ -19,9 +19,9 @@ from typing import IO, BinaryIO, NamedTuple
 
 from sandbox.errors import Expired, InvalidWorkspace, NotFound, QuotaExceeded, ReadOnly, TooLarge
 from sandbox.job import FileChange, Limits, Skipped
-from sandbox.tenants import NAME, SEPARATOR
+from sandbox.tenants import NAME, SEPARATOR, tenant_of
 from sandbox.workspace import transfer
-from sandbox.workspace.disk import BoundedFile, Disk
+from sandbox.workspace.disk import BoundedFile, Disk, TenantDisk
 from sandbox.workspace.paths import Segments, name_of, near_paths, segments_of
 from sandbox.workspace.store import Store
 from sandbox.workspace.transfer import GuestTree, Manifest
@@ -77,7 +77,8 @@ class Workspaces:
                 yield self._at(folder)
 
     def _at(self, folder: Path) -> "Workspace":
-        return Workspace(folder, self.limits, disk=self._disk, expired_at=self._expired_at)
+        disk = self._disk.of(tenant_of(folder.name))
+        return Workspace(folder, self.limits, disk=disk, expired_at=self._expired_at)
 
     def sweep(self) -> None:
         """Remove what a crash left half-written more than a day ago."""
@@ -97,7 +98,7 @@ class Workspaces:
 class Workspace:
     """One conversation's files. All methods block on disk; none of them follows a symbolic link."""
 
-    def __init__(self, folder: Path, limits: Limits, *, disk: Disk, expired_at: ExpiredAt) -> None:
+    def __init__(self, folder: Path, limits: Limits, *, disk: TenantDisk, expired_at: ExpiredAt) -> None:
         self.id = folder.name
         self.limits = limits
         self._root = folder.parent
@@ -186,8 +187,8 @@ class Workspace:
     def write(self, path: str, content: bytes | Iterable[bytes]) -> FileChange:
         """Write a whole file, replacing an older one at once when all of it is there; makes missing folders.
 
-        Raises `ReadOnly`, `InvalidPath` (a folder stands there), `QuotaExceeded`, `TooLarge`, `ServiceFull`; then nothing is
-        changed.
+        Raises `ReadOnly`, `InvalidPath` (a folder stands there), `QuotaExceeded`, `TenantFull`, `TooLarge`, `ServiceFull`; then
+        nothing is changed.
         """
 
         def fill(file: IO[bytes]) -> None:
@@ -221,9 +222,9 @@ class Workspace:
                 raise QuotaExceeded(
                     f"The workspace may hold {self.limits.workspace_bytes:,} bytes. Delete files with delete_file."
                 )
-            self._disk.take(more)
+            take(more)
 
-        with self._store.new_file() as (name, fd):
+        with self._disk.taking() as take, self._store.new_file() as (name, fd):
             with BoundedFile(fd, admit) as file:
                 fill(file)
                 file.flush()
@@ -231,6 +232,7 @@ class Workspace:
             if sync:
                 os.fsync(fd)
             self._store.place(name, segments)
+        self._disk.note(-(old or 0))
         return FileChange(path=name_of(segments), bytes=size, change="created" if old is None else "modified")
 
     def write_script(self, code: str) -> str:
@@ -246,12 +248,13 @@ class Workspace:
     def write_own(self, folder: str, name: str, content: Iterable[bytes]) -> str:
         """Write a file of the service's own as ``folder/NNNN-name``, with a number never used before; gives its path.
 
-        It has its name only when all of it is on the disk. Raises OSError, and `ServiceFull`; then there is no file.
+        It has its name only when all of it is on the disk. Raises OSError, `TenantFull` and `ServiceFull`; then there is
+        no file.
         """
         self.make()
-        with self._store.new_file() as (temporary, fd):
+        with self._disk.taking() as take, self._store.new_file() as (temporary, fd):
             for chunk in content:
-                self._disk.take(len(chunk))
+                take(len(chunk))
                 write_all(fd, chunk)
             os.fsync(fd)
             while True:
@@ -266,7 +269,7 @@ class Workspace:
 
     def remove_own(self, path: str) -> None:
         """Remove a file under ``results/`` or ``errors/``."""
-        self._store.remove(segments_of(path))
+        self._remove(segments_of(path))
 
     def own_bytes(self) -> int:
         """Bytes under ``results/`` and ``errors/``."""
@@ -279,8 +282,16 @@ class Workspace:
         size = self._store.size(segments)
         if size is None and not self._store.is_folder(segments):
             raise self._not_found(path)
-        self._store.remove(segments)
+        self._remove(segments)
         return FileChange(path=name_of(segments), bytes=size or 0, change="deleted")
+
+    def _remove(self, segments: Segments) -> None:
+        gone = self._store.size(segments)
+        if gone is None:
+            inside = (status for place, status in self._store.entries() if place[: len(segments)] == segments)
+            gone = sum(status.st_size for status in inside if stat.S_ISREG(status.st_mode))
+        self._store.remove(segments)
+        self._disk.note(-gone)
 
     # A run
 
@@ -301,8 +312,11 @@ class Workspace:
 
     def commit(self, guest: GuestTree, manifest: Manifest) -> tuple[list[FileChange], list[Skipped]]:
         """Take what a run changed in its tree, when every process of the run is gone; see `transfer`."""
+        max_bytes, whose = self.limits.workspace_bytes, "a workspace"
+        if (left := self._disk.left()) is not None and self.usage()[0] + left < max_bytes:
+            max_bytes, whose = self.usage()[0] + left, "this tenant"
         changes, skipped = transfer.commit(
-            self._store, guest, manifest, leave_out=_READ_ONLY, max_bytes=self.limits.workspace_bytes
+            self._store, guest, manifest, leave_out=_READ_ONLY, max_bytes=max_bytes, whose=whose
         )
         self._disk.note(sum(change.bytes for change in changes if change.change != "deleted"))
         return changes, skipped

@@ -61,9 +61,9 @@ def make(issuer: str) -> Callable[..., str]:
 
 
 def test_a_token_speaks_for_the_tenant_that_it_names(tokens: Tokens, make: Callable[..., str]) -> None:
-    assert tokens.find(make()) == Bearer("acme", "ann", approves=False)
-    assert tokens.find(make(scope="openid spillbox.approve")) == Bearer("acme", "ann", approves=True)
-    assert tokens.find(make(aud=["other", AUDIENCE])) == Bearer("acme", "ann", approves=False)
+    assert tokens.find(make()) == Bearer("acme", "token:ann", approves=False)
+    assert tokens.find(make(scope="openid spillbox.approve")) == Bearer("acme", "token:ann", approves=True)
+    assert tokens.find(make(aud=["other", AUDIENCE])) == Bearer("acme", "token:ann", approves=False)
 
 
 @pytest.mark.parametrize(
@@ -129,3 +129,35 @@ def test_the_service_takes_tokens_in_the_place_of_keys(
 def test_settings_that_would_let_in_anyone_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="OIDC"):
         Settings(**wrong)
+
+
+def test_an_issuer_whose_keys_can_not_be_read_is_asked_now_and_then_only(make: Callable[..., str]) -> None:
+    """Also for one token after another with keys that nobody knows; those that are known go on to be taken."""
+    public = json.loads(RSAAlgorithm.to_jwk(KEY.public_key()))
+    asked: list[int] = []
+    works = [True]
+
+    async def about(request: Request) -> JSONResponse:
+        base = str(request.base_url).rstrip("/")
+        return JSONResponse({"issuer": base, "jwks_uri": f"{base}/keys"})
+
+    async def keys(_: Request) -> JSONResponse:
+        asked.append(1)
+        return JSONResponse({"keys": [{**public, "kid": "one"}]}, status_code=200 if works[0] else 500)
+
+    routes = [Route("/.well-known/openid-configuration", about), Route("/keys", keys)]
+    with serving_app(lambda: Starlette(routes=routes)) as url:
+        found = Tokens(url, AUDIENCE, "tenant")
+        assert found.find(make(iss=url)) is not None
+        source = found._keys
+        assert source is not None
+        works[0] = False
+        source._last_successful_fetch = None  # as if the time were over, for which an unknown key asks for nothing
+        for number in range(5):
+            assert found.find(make(iss=url, kid=f"unknown-{number}")) is None
+        assert len(asked) == 2
+        assert found.find(make(iss=url)) is not None
+        works[0], source._next_try = True, 0.0  # type: ignore[attr-defined]
+        source._last_successful_fetch = None
+        found.find(make(iss=url, kid="unknown"))
+        assert len(asked) == 3

@@ -16,9 +16,9 @@ LAYERS = [
     ["sandbox.documents", "sandbox.spills", "sandbox.retention"],
     ["sandbox.runtimes", "sandbox.tables", "sandbox.attachments"],
     ["sandbox.failures", "sandbox.catalog", "sandbox.approvals", "sandbox.keys"],
-    ["sandbox.guest_root", "sandbox.records", "sandbox.workspace"],
-    ["sandbox.database", "sandbox.tenants", "sandbox.backup"],
-    ["sandbox.job", "sandbox.observers"],
+    ["sandbox.guest_root", "sandbox.records", "sandbox.workspace", "sandbox.backup"],
+    ["sandbox.database", "sandbox.tenants"],
+    ["sandbox.job", "sandbox.migrations", "sandbox.observers"],
     ["sandbox.errors", "sandbox.guest", "sandbox.processes"],
 ]
 MODULES = sorted(p for folder in ("api", "sandbox") for p in (PROJECT / folder).rglob("*.py") if "guest/" not in str(p))

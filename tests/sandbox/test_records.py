@@ -10,6 +10,8 @@ import pytest
 
 from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, SetupFailed
 from sandbox.records import Acceptance, Records, State
+from sandbox.tools.outer import Caller
+from sandbox.tools.toolbox import Toolbox
 
 
 @pytest.fixture
@@ -140,3 +142,9 @@ def test_records_of_another_version_are_refused_with_what_to_do(tmp_path: Path) 
     db.close()
     with pytest.raises(SetupFailed, match="Move them away"):
         Records.in_folder(tmp_path)
+
+
+async def test_an_agent_loop_may_say_who_calls(box: Toolbox) -> None:
+    await box.call("list_files", "w", {}, caller=Caller(identity="nightly report"))
+    await box.call("list_files", "w", {})
+    assert [one.caller for one in box.records.latest("w")] == [None, "nightly report"]

@@ -40,7 +40,7 @@ def serving(root: GuestRoot, folder: Path, **settings: Any) -> Iterator[str]:
     chosen = Settings(data_dir=folder, **settings)
     given: dict[str, Any] = {
         "limits": chosen.limits, "slots": chosen.slots, "queue_length": chosen.queue_length, "spills": chosen.spill,
-        "approval_seconds": chosen.approval_seconds, "sign": links_of(chosen).sign,
+        "approval_seconds": chosen.approval_seconds, "tenant_approvals": chosen.tenant_approvals, "sign": links_of(chosen).sign,
     }  # fmt: skip
     with serving_app(lambda: create_app(chosen, make_toolbox(root, folder, **given), [])) as url:
         yield url

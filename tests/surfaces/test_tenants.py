@@ -261,3 +261,41 @@ def test_pages_of_other_sites_are_not_answered(two: Two) -> None:
 def test_one_tenants_name_in_a_record_is_its_own(two: Two) -> None:
     assert {record["workspace"] for record in two.a.get("/v1/workspaces/w/records").json()} == {"a~w"}
     assert json.loads(two.b.get("/v1/workspaces/w/records").text) == []
+
+
+async def test_a_record_says_who_called_and_no_caller_can_write_it(two: Two, tmp_path: Path) -> None:
+    database = Database.in_folder(tmp_path)
+    person, agent = (
+        next(key.id for key in Keys(database).all() if key.tenant == "a" and key.approves == is_persons)
+        for is_persons in (True, False)
+    )
+    database.close()
+    place = "/v1/workspaces/called"
+    forged = {"X-Caller": "b", "caller": "b", "Idempotency-Key": "first"}
+    body = {"path": "a.txt", "content": "x"}
+    assert two.agent_of_a.post(f"{place}/tools/write_file", json=body, headers=forged).status_code == 200
+    assert two.a.post(f"{place}/tools/write_file", json=body, headers=forged).status_code == 200, "the same call again"
+    stream = {"Accept": "text/event-stream"}
+    assert "event: result" in two.a.post(f"{place}/tools/write_file", json=body, headers=stream).text
+    assert two.a.post(f"{place}/tools/write_file", json={**body, "caller": "b"}).status_code == 422
+    for mode in ("legacy", "2026-07-28"):
+        async with _client(two, two.agent_of_a, "called", mode) as client:
+            forged_too: Any = {"caller": "b", "identity": "b"}
+            await client.call_tool("read_file", {"path": "a.txt"}, meta=forged_too)
+            await client.call_tool("r_take", {"id": 1})  # another server's; it waits for nobody, and is recorded
+    found = [(one["tool"], one["caller"]) for one in two.a.get(f"{place}/records").json()]
+    assert found == [("r_take", agent), ("read_file", agent)] * 2 + [("write_file", person), ("write_file", agent)]
+    assert two.b.get(f"{place}/records").json() == []
+    assert two.a.get(f"{place}/records/first").json()["caller"] == agent
+
+
+def test_the_bearer_of_the_services_own_key_has_a_fixed_name_and_without_keys_there_is_none(
+    root: GuestRoot, tmp_path: Path
+) -> None:
+    body = {"path": "a.txt", "content": "x"}
+    for folder, key, caller in (("one", "0123456789abcdef", "api-key"), ("other", None, None)):
+        with serving(root, tmp_path / folder, api_key=key) as url:
+            headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+            httpx.post(f"{url}/v1/workspaces/w/tools/write_file", json=body, headers=headers)
+            (record,) = httpx.get(f"{url}/v1/workspaces/w/records", headers=headers).json()
+            assert record["caller"] == caller

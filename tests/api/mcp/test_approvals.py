@@ -181,3 +181,29 @@ def test_capabilities_are_the_clients_own(in_front_of: InFront, tmp_path: Path) 
         not_asked = raw_call(f"{url}/mcp?workspace=w", "r_take")
     assert asked["resultType"] == b'"input_required"'
     assert b"not_approved" in not_asked["content"]
+
+
+def test_an_answer_that_comes_too_late_sends_nothing(in_front_of: InFront, tmp_path: Path) -> None:
+    with in_front_of({"r": raw_server(tmp_path / "state", **ASK)}, approval_seconds=1) as url:
+        again = _rounds(f"{url}/mcp?workspace=w", "r_take", '{"id":1}')
+        assert len(httpx.get(f"{url}/v1/approvals").json()) == 1
+        time.sleep(1.1)
+        assert httpx.get(f"{url}/v1/approvals").json() == []
+        late = again('{"id":1}')
+    assert b"not_approved" in late["content"]
+    assert b"expired" in late["content"]
+    assert calls_in(tmp_path / "state") == []
+
+
+def test_no_more_wait_than_may_over_both_surfaces(in_front_of: InFront, tmp_path: Path) -> None:
+    with in_front_of({"r": raw_server(tmp_path / "state", **ASK)}, tenant_approvals=2) as url:
+        for _ in range(2):
+            _rounds(f"{url}/mcp?workspace=w", "r_take", '{"id":1}')
+        over = raw_call(f"{url}/mcp?workspace=w", "r_take", '{"id":1}', capabilities=ELICITS)
+        call = {"tool": "r_take", "arguments": {"id": 1}}
+        refused = httpx.post(f"{url}/v1/workspaces/w/tools/call_tool", json=call)
+        assert len(httpx.get(f"{url}/v1/approvals").json()) == 2
+    assert b"busy" in over["content"]
+    assert b"wait for a person's approval already" in over["content"]
+    assert (refused.status_code, refused.json()["code"], refused.headers["retry-after"]) == (429, "busy", "30")
+    assert calls_in(tmp_path / "state") == []

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 import pytest
 
 from sandbox.errors import Busy
-from sandbox.tools.queue import Queue
+from sandbox.tools.queue import FairShares, Queue
 
 
 class Recorder:
@@ -140,3 +140,88 @@ async def test_whoever_leaves_while_waiting_takes_no_slot_along() -> None:
         await _settle()
     async with asyncio.timeout(1), queue.place("c~1"), queue.look("c~1"), queue.memory("c~1", 1 << 30):
         pass
+
+
+@pytest.mark.parametrize("kind", ["look", "memory"])
+async def test_over_their_room_those_who_read_are_told_and_other_tenants_go_on(kind: str) -> None:
+    queue = Queue(slots=1, length=1)
+    recorder = Recorder(queue)
+
+    def place(workspace: str) -> AbstractAsyncContextManager[None]:
+        return queue.look(workspace) if kind == "look" else queue.memory(workspace, 1 << 30)
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(recorder.hold("a~1", place("a~1")))
+        await _settle()
+        group.create_task(recorder.hold("a~2", place("a~2")))
+        await _settle()
+        with pytest.raises(Busy, match="1 calls of this kind wait already"):
+            async with place("a~3"):
+                raise AssertionError
+        group.create_task(recorder.hold("b~1", place("b~1")))
+        await _settle()
+        recorder.let_go.set()
+    assert recorder.had == ["a~1", "b~1", "a~2"]
+    async with place("a~1"):
+        pass
+
+
+async def test_a_result_that_is_there_waits_however_many_do() -> None:
+    queue = Queue(slots=1, length=0)
+    recorder = Recorder(queue)
+    async with asyncio.TaskGroup() as group:
+        for name in ("w1", "w2", "w3"):
+            group.create_task(recorder.hold(name, queue.memory(name, 1 << 30, always=True)))
+        await _settle()
+        recorder.let_go.set()
+    assert recorder.had == ["w1", "w2", "w3"]
+
+
+async def test_a_large_share_is_not_kept_waiting_by_many_small_ones() -> None:
+    shares = FairShares(10, 10)
+    had: list[str] = []
+
+    async def use(name: str, count: int) -> None:
+        async with shares.some(name[0], count):
+            had.append(name)
+            await asyncio.sleep(0.001)
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(10):
+            group.create_task(use(f"s{number}", 2))
+        await _settle()
+        group.create_task(use("large", 9))
+        await _settle()
+        group.create_task(use("t", 2))
+    assert len(had) == 12
+    assert had[5] == "large", "who has nothing comes next, and waits for all that it needs"
+
+
+async def test_of_bytes_nobody_has_more_than_there_are_or_one_may() -> None:
+    shares = FairShares(10, 6, 20)
+    held: dict[str, int] = {"a": 0, "b": 0, "c": 0}
+    most = {"one": 0, "all": 0}
+
+    async def use(tenant: str, count: int) -> None:
+        async with shares.some(tenant, count):
+            held[tenant] += count
+            most["one"], most["all"] = max(most["one"], *held.values()), max(most["all"], sum(held.values()))
+            await asyncio.sleep(0)
+            held[tenant] -= count
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(60):
+            group.create_task(use("abc"[number % 3], number % 6 + 1))
+    assert most == {"one": 6, "all": 10}
+
+
+async def test_whoever_leaves_lets_those_go_on_that_waited_behind() -> None:
+    shares = FairShares(10, 10)
+    await shares.take("a", 5)
+    large = asyncio.create_task(shares.take("b", 10))
+    await _settle()
+    small = asyncio.create_task(shares.take("c", 5))
+    await _settle()
+    assert not small.done()
+    large.cancel()
+    await asyncio.wait_for(small, 1)
