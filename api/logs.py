@@ -2,9 +2,10 @@
 
 import json
 import logging
+import sys
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any, Literal, TextIO
 
 Format = Literal["text", "json"]
 
@@ -18,11 +19,22 @@ _TALKATIVE = ("httpcore2", "httpx2", "mcp")
 
 def install(format: Format) -> None:
     """Let all of this process's loggers write so."""
-    handler = logging.StreamHandler()
+    handler = _ToStandardError()
     handler.setFormatter(formatter(format))
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+class _ToStandardError(logging.StreamHandler[TextIO]):
+    """To what is standard error when a line is written."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
 
 
 def formatter(format: Format) -> logging.Formatter:

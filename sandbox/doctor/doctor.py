@@ -13,14 +13,14 @@ from pydantic import BaseModel, Field
 
 from sandbox.doctor.attacks import ATTACKS, Attack
 from sandbox.doctor.targets import Targets, targets
-from sandbox.doctor.weakened import without_its_wall
+from sandbox.doctor.weakened import Weakened
 from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
 from sandbox.job import MIB, Execution, Job, Limits, Status
 from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.containers import GVISOR
 from sandbox.runtimes.identities import process_identities
-from sandbox.workspace import Workspaces
+from sandbox.workspace import Workspace, Workspaces
 
 
 class Finding(BaseModel):
@@ -56,6 +56,8 @@ class Limit:
     without_cgroup: str | None = None
     """By what it is enforced where there are no control groups, if they matter."""
     weaker_without: bool = False
+    in_gvisor: str | None = None
+    """By what it is enforced where gVisor's kernel is the guest's, if that is weaker."""
     is_quick: bool = True
 
 
@@ -103,7 +105,7 @@ LIMITS = (
     ),
     Limit(
         "files of the workspace", "for n in range(100): open(f'f{n}', 'w').close()", {"workspace_files": 50},
-        Status.DISK_FULL, _TMPFS_INODES,
+        Status.DISK_FULL, _TMPFS_INODES, in_gvisor="a look once a second, and at the end",
     ),
     Limit(
         "bytes of /tmp", "open('/tmp/f', 'wb').write(bytes(2 << 20))", {"tmp_bytes": MIB}, Status.DISK_FULL, _TMPFS_BYTES
@@ -124,38 +126,44 @@ async def examine(
 ) -> AsyncIterator[Finding]:
     """Try everything in each part of ``runtime``, and the controls where the one wall is lacking; see `weakened`."""
     await runtime.ready()
-    with process_identities().one() as identity, targets(identity) as there:
-        for attack in attacks:
-            control = await _control_of(attack, there, workspaces, runtime, root)
-            for part in runtime.parts:
-                done = await _run(part, workspaces, attack.code, there.arguments, Limits(wall_seconds=10))
-                known = _known_of(attack, part)
-                yield Finding(
-                    what=attack.name,
-                    runtime=part.name,
-                    held=isinstance(done, Execution) and attack.is_held(done),
-                    weaker=bool(known),
-                    known=known,
-                    cure=part.warnings[0] if known else None,
-                    control=isinstance(control, Execution) and attack.has_escaped(control),
-                    enforced_by=attack.enforced_by,
-                    proof=f"{_seen(done)}; without the wall: {_seen(control)}",
-                )
-        yield _host_lives(there, runtime)
-    for case in limits:
+    with (
+        process_identities().one() as identity, targets(identity) as there, workspaces.scratch() as workspace,
+    ):  # fmt: skip
+        async with Weakened(runtime, root, there.secret_folder) as weakened:
+            for attack in attacks:
+                control = await _control_of(attack, there, workspace, runtime, weakened)
+                for part in runtime.parts:
+                    done = await _run(part, workspace, attack.code, there.arguments, Limits(wall_seconds=10))
+                    known = _known_of(attack, part)
+                    yield Finding(
+                        what=attack.name,
+                        runtime=part.name,
+                        held=isinstance(done, Execution) and attack.is_held(done),
+                        weaker=bool(known),
+                        known=known,
+                        cure=part.warnings[0] if known else None,
+                        control=isinstance(control, Execution) and attack.has_escaped(control),
+                        enforced_by=attack.enforced_by,
+                        proof=f"{_seen(done)}; without the wall: {_seen(control)}",
+                    )
+            yield _host_lives(there, runtime)
         for part in runtime.parts:
-            control = await _run(part, workspaces, case.code, (), Limits())
-            yield await _try_limit(case, workspaces, part, control)
+            # One after another with the same limits, since a container is made for limits.
+            controls = [await _run(part, workspace, case.code, (), Limits()) for case in limits]
+            for case, within in zip(limits, controls, strict=True):
+                yield await _try_limit(case, workspace, part, within)
 
 
 async def examine_quickly(workspaces: Workspaces, runtime: Runtime) -> list[Finding]:
     """Try, in each part of ``runtime``, all attacks that leave their process alive in one run, and the quick limits."""
     await runtime.ready()
     findings = []
-    with process_identities().one() as identity, targets(identity) as there:
+    with (
+        process_identities().one() as identity, targets(identity) as there, workspaces.scratch() as workspace,
+    ):  # fmt: skip
         for part in runtime.parts:
             attacks = [attack for attack in ATTACKS if not attack.ends_process]
-            done = await _run(part, workspaces, _all_in_one(attacks), there.arguments, Limits(wall_seconds=10))
+            done = await _run(part, workspace, _all_in_one(attacks), there.arguments, Limits(wall_seconds=10))
             lines = done.stdout.text.splitlines() if isinstance(done, Execution) else []
             for attack, line in zip_longest(attacks, lines[: len(attacks)], fillvalue=_seen(done)):
                 assert isinstance(attack, Attack)  # noqa: S101  there are no more lines than attacks
@@ -172,7 +180,7 @@ async def examine_quickly(workspaces: Workspaces, runtime: Runtime) -> list[Find
                         proof=str(line)[:80],
                     )
                 )
-            findings += [await _try_limit(case, workspaces, part, None) for case in LIMITS if case.is_quick]
+            findings += [await _try_limit(case, workspace, part, None) for case in LIMITS if case.is_quick]
         findings.append(_host_lives(there, runtime))
     return findings
 
@@ -187,13 +195,13 @@ def _all_in_one(attacks: Sequence[Attack]) -> str:
 
 
 async def _control_of(
-    attack: Attack, there: Targets, workspaces: Workspaces, runtime: Runtime, root: GuestRoot | None
+    attack: Attack, there: Targets, workspace: Workspace, runtime: Runtime, weakened: Weakened
 ) -> Execution | str:
     """The attack where it must succeed."""
-    if attack.control_code is not None:
-        return await _run(runtime, workspaces, attack.control_code, there.arguments, Limits(wall_seconds=10))
-    async with without_its_wall(attack, runtime.parts[0], root, there.secret_folder) as weak:
-        return await _run(weak, workspaces, attack.code, there.arguments, Limits(wall_seconds=10))
+    control, code = runtime, attack.control_code
+    if code is None:
+        control, code = weakened.without_wall_of(attack), attack.code
+    return await _run(control, workspace, code, there.arguments, Limits(wall_seconds=10))
 
 
 def _host_lives(there: Targets, runtime: Runtime) -> Finding:
@@ -207,10 +215,11 @@ def _host_lives(there: Targets, runtime: Runtime) -> Finding:
     )
 
 
-async def _try_limit(case: Limit, workspaces: Workspaces, runtime: Runtime, control: Execution | str | None) -> Finding:
+async def _try_limit(case: Limit, workspace: Workspace, runtime: Runtime, control: Execution | str | None) -> Finding:
     has_cgroup = not any("control groups" in warning for warning in runtime.warnings)
-    done = await _run(runtime, workspaces, case.code, (), Limits(**case.narrow))
-    weaker = case.weaker_without and not has_cgroup
+    done = await _run(runtime, workspace, case.code, (), Limits(**case.narrow))
+    in_gvisor = case.in_gvisor if GVISOR in runtime.name else None
+    weaker = (case.weaker_without and not has_cgroup) or in_gvisor is not None
     # Without the kernel's counters, a refused fork is only the script's own error.
     expected = (case.status, Status.FAILED) if weaker else (case.status,)
     return Finding(
@@ -218,7 +227,7 @@ async def _try_limit(case: Limit, workspaces: Workspaces, runtime: Runtime, cont
         runtime=runtime.name,
         held=isinstance(done, Execution) and done.status in expected,
         control=None if control is None else isinstance(control, Execution) and control.status is Status.SUCCEEDED,
-        enforced_by=case.enforced_by if has_cgroup else case.without_cgroup or case.enforced_by,
+        enforced_by=in_gvisor or (not has_cgroup and case.without_cgroup) or case.enforced_by,
         proof=_seen(done) if control is None else f"{_seen(done)}; with the usual limit: {_seen(control)}",
         weaker=weaker,
         cure=runtime.warnings[0] if weaker else None,
@@ -226,17 +235,16 @@ async def _try_limit(case: Limit, workspaces: Workspaces, runtime: Runtime, cont
 
 
 async def _run(
-    runtime: Runtime, workspaces: Workspaces, code: str, arguments: tuple[str, ...], limits: Limits
+    runtime: Runtime, workspace: Workspace, code: str, arguments: tuple[str, ...], limits: Limits
 ) -> Execution | str:
-    """One script in a workspace of its own; a text says why the jail could not run it."""
-    with workspaces.scratch() as workspace:
-        workspace.write("case.py", code.encode())
-        job = Job(script_path="/workspace/case.py", arguments=arguments, limits=limits, keeps_outputs=False)
-        try:
-            done = await runtime.run(job, workspace, run_id="doctor")
-        except SpillboxError as fault:
-            return str(fault)
-        return done if done.runtime == runtime.name else f"it ran in {done.runtime}"
+    """One script, of which nothing is kept; a text says why the jail could not run it."""
+    workspace.write("case.py", code.encode())
+    job = Job(script_path="/workspace/case.py", arguments=arguments, limits=limits, keeps_outputs=False)
+    try:
+        done = await runtime.run(job, workspace, run_id="doctor")
+    except SpillboxError as fault:
+        return str(fault)
+    return done if done.runtime == runtime.name else f"it ran in {done.runtime}"
 
 
 def _seen(done: Execution | str) -> str:

@@ -124,6 +124,8 @@ class _Worker:
             while self._forward(fd, kind):
                 pass
             os.close(fd)
+        if not self._counted:
+            look.look_at_files()
         after = self._counters()
         now = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = {
@@ -250,9 +252,12 @@ class _Look:
         if used > self._worker.setup["memory_bytes"]:
             self.stop("memory")
         if self._looks % 10 == 0:
-            most = self._worker.setup["files"]
-            if worker_tree.count_entries(most + 1) > most:
-                self.stop("files")
+            self.look_at_files()
+
+    def look_at_files(self):
+        most = self._worker.setup["files"]
+        if worker_tree.count_entries(most + 1) > most:
+            self.stop("files")
 
     def stop(self, why):
         """Kill everything, and note the first reason."""

@@ -10,7 +10,7 @@ import pytest
 from sandbox.doctor.attacks import ATTACKS, SECRET, Attack
 from sandbox.doctor.targets import Targets
 from sandbox.doctor.targets import targets as make_targets
-from sandbox.doctor.weakened import without_its_wall
+from sandbox.doctor.weakened import Weakened
 from sandbox.guest import frames
 from sandbox.guest_root import CONTAINER_UIDS, GuestRoot
 from sandbox.job import Execution, Job, Limits, Status
@@ -76,8 +76,10 @@ async def test_the_attack_is_held(
 async def test_control_the_attack_succeeds_without_its_wall(
     family: Runtime, root: GuestRoot, workspace: Workspace, attack: Attack, targets: Targets
 ) -> None:
-    async with without_its_wall(attack, family, root, targets.secret_folder) as weakened:
-        done = await attack_with(weakened, workspace, attack.control_code or attack.code, targets)
+    async with Weakened(family, root, targets.secret_folder) as weakened:
+        done = await attack_with(
+            weakened.without_wall_of(attack), workspace, attack.control_code or attack.code, targets
+        )
         assert attack.has_escaped(done), done
 
 

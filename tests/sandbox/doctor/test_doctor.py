@@ -19,12 +19,14 @@ from tests.conftest import MAKERS
 
 
 async def test_every_wall_and_limit_is_proved(
-    root: GuestRoot, workspaces: Workspaces, runtime: Runtime, has_cgroups: bool
+    root: GuestRoot, workspaces: Workspaces, runtime: Runtime, has_cgroups: bool, is_gvisor: bool
 ) -> None:
     findings = [finding async for finding in examine(root, workspaces, runtime)]
     assert [finding for finding in findings if not finding.is_real] == []
     weaker = {finding.what for finding in findings if finding.weaker}
     expected = {"limit: memory of all processes together", "limit: processes and threads", "limit: processor time"}
+    if is_gvisor:
+        expected |= {"limit: files of the workspace", "descriptors and environment of process 1"}
     assert weaker == (set() if has_cgroups else expected)
     assert all("To mend it" in (finding.cure or "") for finding in findings if finding.weaker)
 
