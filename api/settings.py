@@ -7,6 +7,7 @@ from pydantic import Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from api.tokens import is_safe_issuer
+from sandbox import guest_root
 from sandbox.job import MIB, Limits
 from sandbox.runtimes.containers import ContainerSettings
 from sandbox.spills.spill import SpillSettings
@@ -19,6 +20,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SPILLBOX_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
     data_dir: Path = Field(Path(".spillbox"), description="Where workspaces, records and the guest root are.")
+    guest_root: Path | None = Field(None, description="Where the guest root is, if not in the data folder.")
     host: str = Field("127.0.0.1", description="Address to listen on. Anything but loopback needs an API key.")
     port: int = Field(8750, ge=0, le=65535, description="Port to listen on.")
     api_key: SecretStr | None = Field(
@@ -79,6 +81,11 @@ class Settings(BaseSettings):
     limits: Limits = Field(
         default_factory=Limits, description="The limits of a run and of a workspace, each by its name."
     )
+
+    @property
+    def guest_root_folder(self) -> Path:
+        """Where the guest root is, or is built."""
+        return self.guest_root or self.data_dir / guest_root.FOLDER
 
     @property
     def containers(self) -> ContainerSettings:

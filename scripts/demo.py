@@ -1,10 +1,10 @@
 """The demo: what an agent does with Spillbox, over HTTP, on real data. `make demo` runs it; it needs no network.
 
-It starts a service of its own and stops it. The ISO code lists come as results of tools, and spill to files of a workspace. A
-script that a model could have written, `scripts/demo/build_report.py`, is put beside them once, run by path, broken on
-purpose, mended, and run again. The documents that it builds are then read back by other code than wrote them, and each value
-is compared with the source. Then the builders make a workbook and a CSV file of the same rows, without a script. The exit
-status is 0 only if everything went as said and no value differs.
+It starts a service of its own and stops it, or talks to the one at --url. The ISO code lists come as results of tools, and spill
+to files of a workspace. A script that a model could have written, `scripts/demo/build_report.py`, is put beside them once, run
+by path, broken on purpose, mended, and run again. The documents that it builds are then read back by other code than wrote
+them, and each value is compared with the source. Then the builders make a workbook and a CSV file of the same rows, without a
+script. The exit status is 0 only if everything went as said and no value differs.
 """
 
 import argparse
@@ -77,10 +77,7 @@ def service(data_dir: Path) -> Iterator[httpx.Client]:
             env={**os.environ, "SPILLBOX_API_KEY": key},
         )
         try:
-            # A proxy that the environment names is for other machines than this one.
-            with httpx.Client(
-                base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60, trust_env=False
-            ) as client:
+            with client_of(url, key) as client:
                 wait_until_ready(client, process)
                 yield client
         except httpx.HTTPError as fault:
@@ -88,6 +85,22 @@ def service(data_dir: Path) -> Iterator[httpx.Client]:
             raise DemoFailed(f"The service did not answer: {fault}\nIt said:\n{said}") from fault
         finally:
             stop(process)
+
+
+@contextmanager
+def running_service(url: str) -> Iterator[httpx.Client]:
+    """A client of a service that runs already, with the key of ``SPILLBOX_API_KEY``; raises `DemoFailed` if it does not answer."""
+    try:
+        with client_of(url, os.environ.get("SPILLBOX_API_KEY", "")) as client:
+            yield client
+    except httpx.HTTPError as fault:
+        raise DemoFailed(f"The service at {url} did not answer: {fault}") from fault
+
+
+def client_of(url: str, key: str) -> httpx.Client:
+    """Asks a service, and no proxy that the environment names: these are for other machines."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False)
 
 
 def wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
@@ -450,11 +463,13 @@ def main() -> int:
     parser.add_argument(
         "--data-dir", type=Path, default=Path(".spillbox"), help="where `make setup` put the guest root"
     )
-    data_dir = parser.parse_args().data_dir
+    parser.add_argument("--url", help="of a service that runs already, to tell it to, instead of one of its own")
+    arguments = parser.parse_args()
+    data_dir: Path = arguments.data_dir
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # unwinds, so the service is stopped too
     started = time.perf_counter()
     try:
-        with service(data_dir) as client:
+        with running_service(arguments.url) if arguments.url else service(data_dir) as client:
             ready = time.perf_counter()
             tell(client, data_dir)
             told = time.perf_counter()
