@@ -422,8 +422,8 @@ def is_number(text: str) -> bool:
     return True
 
 
-def tell(client: httpx.Client, data_dir: Path) -> None:
-    """The whole story, in a fresh workspace."""
+def tell(client: httpx.Client, data_dir: Path | None) -> None:
+    """The whole story, in a fresh workspace; of a service elsewhere the data folder is not known."""
     conversation = Conversation(client, f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
     lists = load_lists()
     say(f"Results of three tools, spilled to files of the workspace {conversation.workspace}")
@@ -439,7 +439,8 @@ def tell(client: httpx.Client, data_dir: Path) -> None:
     mending = conversation.written_bytes[2:]
 
     say("\n4. The documents, as the service found them, and as other code than wrote them reads them back")
-    check_documents(conversation, lists, last.documents, data_dir / "workspaces" / conversation.workspace / "files")
+    files = Path() if data_dir is None else data_dir / "workspaces" / conversation.workspace / "files"
+    check_documents(conversation, lists, last.documents, files)
 
     say("\n5. The same rows without a script: build_excel and build_csv from the paths, attach_file, download")
     before = sum(conversation.written_bytes)
@@ -471,7 +472,7 @@ def main() -> int:
     try:
         with running_service(arguments.url) if arguments.url else service(data_dir) as client:
             ready = time.perf_counter()
-            tell(client, data_dir)
+            tell(client, None if arguments.url else data_dir)
             told = time.perf_counter()
     except DemoFailed as fault:
         print(f"The demo failed. {fault}", file=sys.stderr)
