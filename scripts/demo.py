@@ -78,7 +78,7 @@ def service(data_dir: Path) -> Iterator[httpx.Client]:
         )
         try:
             with client_of(url, key) as client:
-                wait_until_ready(client, process)
+                wait_until_ready(client, process.poll)
                 yield client
         except httpx.HTTPError as fault:
             said = os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace").strip()
@@ -92,6 +92,7 @@ def running_service(url: str) -> Iterator[httpx.Client]:
     """A client of a service that runs already, with the key of ``SPILLBOX_API_KEY``; raises `DemoFailed` if it does not answer."""
     try:
         with client_of(url, os.environ.get("SPILLBOX_API_KEY", "")) as client:
+            wait_until_ready(client, lambda: None)
             yield client
     except httpx.HTTPError as fault:
         raise DemoFailed(f"The service at {url} did not answer: {fault}") from fault
@@ -103,16 +104,17 @@ def client_of(url: str, key: str) -> httpx.Client:
     return httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False)
 
 
-def wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
-    """Return when the service can run scripts; raises `httpx.ConnectError` if it ends, or takes too long."""
+def wait_until_ready(client: httpx.Client, ended: Callable[[], int | None]) -> None:
+    """Return when the service can run scripts; raises `httpx.ConnectError` if it has ended, or takes too long."""
     give_up_at = time.monotonic() + READY_SECONDS
-    while process.poll() is None and time.monotonic() < give_up_at:
+    while ended() is None and time.monotonic() < give_up_at:
         try:
             if client.get("/readyz").is_success:
                 return
-        except httpx.ConnectError:
-            time.sleep(0.05)
-    status = process.poll()
+        except httpx.TransportError:  # refused, or cut by a proxy of containers behind which nobody listens yet
+            pass
+        time.sleep(0.05)
+    status = ended()
     raise httpx.ConnectError(
         f"not ready after {READY_SECONDS} s." if status is None else f"it ended with status {status}."
     )

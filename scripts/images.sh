@@ -1,10 +1,11 @@
 #!/bin/sh
 # Builds the images spillbox-runtime and spillbox over BASE_IMAGE, without a network inside, and writes the list of what is in
-# each to dist. Wheels come from where pip takes its own; the base, if it is ours and not there, from scripts/base-image.sh.
+# each to DIST. Wheels come from where pip takes its own; the base, if it is ours and not there, from scripts/base-image.sh.
 set -eu
 cd "$(dirname "$0")/.."
 base=${BASE_IMAGE:-spillbox-base}
 tag=${TAG:-latest}
+dist=${DIST:-dist}
 python=${PYTHON:-.venv/bin/python}
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' pyproject.toml)
 say() { printf 'images: %s\n' "$*" >&2; }
@@ -15,11 +16,13 @@ export PYTHON_VERSION
 say "wheels for Python $PYTHON_VERSION"
 sh scripts/wheels.sh
 
+wheel=$(sha256sum build/wheels/spillbox-*.whl | cut -d' ' -f1)
+
 build() { # the folder of the Dockerfile, further arguments
     folder=$1
     shift
     docker build --quiet --network none --build-arg "BASE_IMAGE=$base" --file "images/$folder/Dockerfile" \
-        --label "org.opencontainers.image.version=$version" \
+        --label "org.opencontainers.image.version=$version" --label "spillbox.wheel=$wheel" \
         --label "org.opencontainers.image.revision=$(git rev-parse HEAD)" "$@" .
 }
 
@@ -49,9 +52,9 @@ else
     : >build/debian/service.tsv
     : >build/debian/runtime.tsv
 fi
-mkdir -p dist
+mkdir -p "$dist"
 "$python" scripts/sbom.py spillbox-runtime "$version" --wheels build/wheels/guest --debian build/debian/runtime.tsv \
-    --output dist/spillbox-runtime.cdx.json
+    --output "$dist/spillbox-runtime.cdx.json"
 "$python" scripts/sbom.py spillbox "$version" --wheels build/wheels/service build/wheels/guest --debian build/debian/service.tsv \
-    --output dist/spillbox.cdx.json
+    --output "$dist/spillbox.cdx.json"
 docker image ls --format '{{.Repository}}:{{.Tag}} {{.Size}}' | grep -E "^(spillbox|spillbox-runtime):$tag " >&2

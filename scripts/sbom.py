@@ -26,7 +26,9 @@ def python_packages(folders: list[Path]) -> Iterator[Component]:
     for wheel in sorted({file.name: file for folder in folders for file in folder.glob("*.whl")}.values()):
         name, version, *_ = parse_wheel_filename(wheel.name)
         digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        yield _component(PackageURL("pypi", None, name, str(version)), HashType(alg=HashAlgorithm.SHA_256, content=digest))
+        yield _component(
+            PackageURL("pypi", None, name, str(version)), HashType(alg=HashAlgorithm.SHA_256, content=digest)
+        )
 
 
 def debian_packages(listed: str) -> Iterator[Component]:

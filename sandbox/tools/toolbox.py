@@ -349,7 +349,7 @@ def open_toolbox(
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
 
-    Needs the guest root of `spillbox setup`, in the data folder or at ``guest`` (`GuestRootMissing` says so), but for the runtime ``none``,
+    Needs the guest root of `spillbox setup`, in the data folder or at ``guest`` (`GuestRootMissing` says so), but for ``none``,
     which has no `run_python`, and for ``docker``, which needs the image that ``containers`` name. Calls that an ended process
     left unfinished are marked as interrupted. ``warm`` keeps interpreters that have the libraries, about a second after the
     start, and runs go into fresh ``nsjail`` jails until then and where that can't be; each answer says which it was.
