@@ -20,7 +20,7 @@ if [ "$1" = --docker ]; then
     for image in spillbox-runtime spillbox; do
         docker load --quiet --input "images/$image.tar.gz"
     done
-    echo "Next, in $PWD: SPILLBOX_API_KEY=… docker compose up -d, or the docker run of docs/install.md."
+    echo "Next, in $PWD: SPILLBOX_API_KEY=… docker compose up -d, or the docker run of README.md."
     exit 0
 fi
 

@@ -45,8 +45,8 @@ mkdir -p build/debian
 if docker run --rm --network none "$base" sh -c 'command -v dpkg-query' >/dev/null; then
     docker run --rm --network none "$base" dpkg-query --show >build/debian/service.tsv
     docker run --rm --network none --entrypoint sh "$stage" -c '
-        for file in $(cd /guest-root/usr && find bin lib -maxdepth 1 -type f) "lib/python3*/os.py"; do
-            dpkg-query --search "*/$file" "*/${file##*/}" 2>/dev/null
+        for file in $(cd /guest-root/usr && find bin lib -maxdepth 1 -type f) "python3*/os.py" "python3*/json/decoder.py"; do
+            dpkg-query --search "*/$file" 2>/dev/null || dpkg-query --search "*/${file##*/}" 2>/dev/null
         done | sed "s/:.*//; s/, .*//" | sort -u | xargs dpkg-query --show' >build/debian/runtime.tsv
 else
     : >build/debian/service.tsv
