@@ -6,7 +6,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo example test check bench soak serve lock clean
+.PHONY: help setup demo example test check bench soak serve images bundle lock clean
 
 help: ## Show what there is to make
 	@echo "Spillbox: sandboxed Python runs and exact office documents for AI agents."
@@ -46,8 +46,14 @@ soak: setup ## Do 20,000 runs and look for what is lost or left over
 serve: setup ## Start the HTTP service on http://127.0.0.1:8750
 	@$(RUN) -m api serve --data-dir "$(DATA_DIR)"
 
+images: $(STAMP) ## Build the images spillbox-runtime and spillbox (needs Docker, and mmdebstrap for their base)
+	@sh scripts/images.sh
+
+bundle: $(STAMP) ## Make one archive that installs without a network; with the images, or IMAGES=no
+	@IMAGES="$(IMAGES)" sh scripts/bundle.sh
+
 lock: ## Lock the packages anew, with hashes (needs uv)
 	sh scripts/lock.sh
 
 clean: ## Remove what setup and runs made
-	rm -rf $(VENV) "$(DATA_DIR)" tests/node/node_modules tests/node/.installed tests/clients/.venv tests/clients/.installed
+	rm -rf $(VENV) "$(DATA_DIR)" build dist tests/node/node_modules tests/node/.installed tests/clients/.venv tests/clients/.installed

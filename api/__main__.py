@@ -38,7 +38,7 @@ from sandbox.retention import Cleaned
 from sandbox.runtimes import container_image
 from sandbox.runtimes.container import Engine
 from sandbox.spills.spill import Surface
-from sandbox.tools.toolbox import RuntimeName, close_to_others, load_guest_root
+from sandbox.tools.toolbox import RuntimeName, close_to_others
 from sandbox.workspace import Workspace
 
 _EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: the service's own fault, not the script's
@@ -333,7 +333,7 @@ def _report(execution: Execution, folder: Path) -> None:
 
 
 def _setup(settings: Settings, arguments: argparse.Namespace) -> int:
-    root = guest_root.build(settings.data_dir / "guest-root", wheels=arguments.wheels)
+    root = guest_root.build(settings.guest_root_folder, wheels=arguments.wheels)
     if settings.runtime == "docker":
         container_image.make(Engine(), settings.docker_image, root)
     execution = asyncio.run(_try_guest(settings))
@@ -375,7 +375,7 @@ def _doctor(settings: Settings, arguments: argparse.Namespace) -> int:
 
 async def _examine(settings: Settings) -> list[Finding]:
     async with toolbox_of(settings) as box:
-        root = None if settings.runtime == "docker" else load_guest_root(settings.data_dir)
+        root = None if settings.runtime == "docker" else guest_root.load(settings.guest_root_folder)
         return [finding async for finding in examine(root, box.workspaces, box.runtime)]
 
 

@@ -24,12 +24,13 @@ from api.mcp.settings import load
 from api.metrics import Metrics
 from api.settings import Settings
 from api.tokens import Tokens
+from sandbox import guest_root
 from sandbox.doctor.doctor import Finding, examine_quickly
 from sandbox.errors import JailFailed, SpillboxError
 from sandbox.keys import Keys
 from sandbox.observers import Observers
 from sandbox.runtimes.programs import Programs
-from sandbox.tools.toolbox import RuntimeName, Toolbox, load_guest_root, open_toolbox
+from sandbox.tools.toolbox import RuntimeName, Toolbox, open_toolbox
 
 VERSION = version("spillbox")
 
@@ -104,7 +105,7 @@ def toolbox_of(settings: Settings, *, runtime: RuntimeName | None = None) -> Too
         runtime=runtime or settings.runtime, spills=settings.spill, keep_results=timedelta(days=settings.keep_results_days),
         disk_bytes=settings.disk_bytes, sign=links_of(settings).sign, approval_seconds=settings.approval_seconds,
         tenant_approvals=settings.tenant_approvals, tenant_disk_bytes=settings.tenant_disk_bytes,
-        containers=settings.containers,
+        containers=settings.containers, guest=settings.guest_root_folder,
     )  # fmt: skip
 
 
@@ -114,7 +115,7 @@ def gateway_of(settings: Settings, observers: Observers) -> Gateway | None:
     if not servers:
         return None
     have_walls = any(server.walls is not None for server in servers.values())
-    programs = Programs(load_guest_root(settings.data_dir)) if have_walls else None
+    programs = Programs(guest_root.load(settings.guest_root_folder)) if have_walls else None
     return Gateway(servers, programs, observers, version=VERSION)
 
 

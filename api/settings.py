@@ -8,6 +8,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from api.logs import Format
 from api.tokens import is_safe_issuer
+from sandbox import guest_root
 from sandbox.job import MIB, Limits
 from sandbox.runtimes.containers import ContainerSettings
 from sandbox.spills.spill import SpillSettings
@@ -20,6 +21,7 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SPILLBOX_", env_nested_delimiter="__", extra="forbid", frozen=True)
 
     data_dir: Path = Field(Path(".spillbox"), description="Where workspaces, records and the guest root are.")
+    guest_root: Path | None = Field(None, description="Where the guest root is, if not in the data folder.")
     host: str = Field("127.0.0.1", description="Address to listen on. Anything but loopback needs an API key.")
     port: int = Field(8750, ge=0, le=65535, description="Port to listen on.")
     api_key: SecretStr | None = Field(
@@ -127,6 +129,11 @@ class Settings(BaseSettings):
     def most_body_bytes_of_a_tenant(self) -> int:
         """As set, or half of all."""
         return self.tenant_body_bytes or self.body_bytes // 2
+
+    @property
+    def guest_root_folder(self) -> Path:
+        """Where the guest root is, or is built."""
+        return self.guest_root or self.data_dir / guest_root.FOLDER
 
     @property
     def containers(self) -> ContainerSettings:

@@ -29,6 +29,9 @@ PROJECT = Path(__file__).resolve().parent.parent
 IMAGE = PROJECT / "images" / "runtime"
 GUEST_PROGRAMS = PROJECT / "sandbox" / "guest"
 
+FOLDER = "guest-root"
+"""Of a data folder, where it is if nothing else is said."""
+
 PYTHON = "/opt/venv/bin/python"
 BARE_PYTHON = f"/usr/bin/python{sys.version_info.major}.{sys.version_info.minor}"
 LIBRARIES = "/usr/lib"
@@ -221,3 +224,7 @@ def _open_for_reading(root: Path) -> None:
 def _remove(root: Path) -> None:
     if root.exists():
         shutil.rmtree(root)
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]), wheels=Path(sys.argv[2]))

@@ -1,10 +1,10 @@
 """The demo: what an agent does with Spillbox, over HTTP, on real data. `make demo` runs it; it needs no network.
 
-It starts a service of its own and stops it. The ISO code lists come as results of tools, and spill to files of a workspace. A
-script that a model could have written, `scripts/demo/build_report.py`, is put beside them once, run by path, broken on
-purpose, mended, and run again. The documents that it builds are then read back by other code than wrote them, and each value
-is compared with the source. Then the builders make a workbook and a CSV file of the same rows, without a script. The exit
-status is 0 only if everything went as said and no value differs.
+It starts a service of its own and stops it, or talks to the one at --url. The ISO code lists come as results of tools, and spill
+to files of a workspace. A script that a model could have written, `scripts/demo/build_report.py`, is put beside them once, run
+by path, broken on purpose, mended, and run again. The documents that it builds are then read back by other code than wrote
+them, and each value is compared with the source. Then the builders make a workbook and a CSV file of the same rows, without a
+script. The exit status is 0 only if everything went as said and no value differs.
 """
 
 import argparse
@@ -77,11 +77,8 @@ def service(data_dir: Path) -> Iterator[httpx.Client]:
             env={**os.environ, "SPILLBOX_API_KEY": key},
         )
         try:
-            # A proxy that the environment names is for other machines than this one.
-            with httpx.Client(
-                base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=60, trust_env=False
-            ) as client:
-                wait_until_ready(client, process)
+            with client_of(url, key) as client:
+                wait_until_ready(client, process.poll)
                 yield client
         except httpx.HTTPError as fault:
             said = os.pread(log.fileno(), 1 << 20, 0).decode(errors="replace").strip()
@@ -90,16 +87,34 @@ def service(data_dir: Path) -> Iterator[httpx.Client]:
             stop(process)
 
 
-def wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) -> None:
-    """Return when the service can run scripts; raises `httpx.ConnectError` if it ends, or takes too long."""
+@contextmanager
+def running_service(url: str) -> Iterator[httpx.Client]:
+    """A client of a service that runs already, with the key of ``SPILLBOX_API_KEY``; raises `DemoFailed` if it does not answer."""
+    try:
+        with client_of(url, os.environ.get("SPILLBOX_API_KEY", "")) as client:
+            wait_until_ready(client, lambda: None)
+            yield client
+    except httpx.HTTPError as fault:
+        raise DemoFailed(f"The service at {url} did not answer: {fault}") from fault
+
+
+def client_of(url: str, key: str) -> httpx.Client:
+    """Asks a service, and no proxy that the environment names: these are for other machines."""
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    return httpx.Client(base_url=url, headers=headers, timeout=60, trust_env=False)
+
+
+def wait_until_ready(client: httpx.Client, ended: Callable[[], int | None]) -> None:
+    """Return when the service can run scripts; raises `httpx.ConnectError` if it has ended, or takes too long."""
     give_up_at = time.monotonic() + READY_SECONDS
-    while process.poll() is None and time.monotonic() < give_up_at:
+    while ended() is None and time.monotonic() < give_up_at:
         try:
             if client.get("/readyz").is_success:
                 return
-        except httpx.ConnectError:
-            time.sleep(0.05)
-    status = process.poll()
+        except httpx.TransportError:  # refused, or cut by a proxy of containers behind which nobody listens yet
+            pass
+        time.sleep(0.05)
+    status = ended()
     raise httpx.ConnectError(
         f"not ready after {READY_SECONDS} s." if status is None else f"it ended with status {status}."
     )
@@ -409,8 +424,8 @@ def is_number(text: str) -> bool:
     return True
 
 
-def tell(client: httpx.Client, data_dir: Path) -> None:
-    """The whole story, in a fresh workspace."""
+def tell(client: httpx.Client, data_dir: Path | None) -> None:
+    """The whole story, in a fresh workspace; of a service elsewhere the data folder is not known."""
     conversation = Conversation(client, f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}")
     lists = load_lists()
     say(f"Results of three tools, spilled to files of the workspace {conversation.workspace}")
@@ -426,7 +441,8 @@ def tell(client: httpx.Client, data_dir: Path) -> None:
     mending = conversation.written_bytes[2:]
 
     say("\n4. The documents, as the service found them, and as other code than wrote them reads them back")
-    check_documents(conversation, lists, last.documents, data_dir / "workspaces" / conversation.workspace / "files")
+    files = Path() if data_dir is None else data_dir / "workspaces" / conversation.workspace / "files"
+    check_documents(conversation, lists, last.documents, files)
 
     say("\n5. The same rows without a script: build_excel and build_csv from the paths, attach_file, download")
     before = sum(conversation.written_bytes)
@@ -450,13 +466,15 @@ def main() -> int:
     parser.add_argument(
         "--data-dir", type=Path, default=Path(".spillbox"), help="where `make setup` put the guest root"
     )
-    data_dir = parser.parse_args().data_dir
+    parser.add_argument("--url", help="of a service that runs already, to tell it to, instead of one of its own")
+    arguments = parser.parse_args()
+    data_dir: Path = arguments.data_dir
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # unwinds, so the service is stopped too
     started = time.perf_counter()
     try:
-        with service(data_dir) as client:
+        with running_service(arguments.url) if arguments.url else service(data_dir) as client:
             ready = time.perf_counter()
-            tell(client, data_dir)
+            tell(client, None if arguments.url else data_dir)
             told = time.perf_counter()
     except DemoFailed as fault:
         print(f"The demo failed. {fault}", file=sys.stderr)

@@ -59,8 +59,8 @@ def docker_runtime(root: GuestRoot, **settings: Any) -> DockerRuntime:
 
 _image_lock = threading.Lock()
 
-OTHERS = ("node", "clients", "browser")
-"""Programs that are not ours and that some tests need: see `scripts/others.sh`; a browser is Chromium."""
+OTHERS = ("node", "clients", "browser", "images", "bundle")
+"""What some tests need besides: programs that are not ours (`scripts/others.sh`; a browser is Chromium), the images, the bundle."""
 
 
 def jail_pids() -> set[int]:

@@ -1,17 +1,20 @@
 """The image of containers: a guest root, with labels that tell what is in it."""
 
 import json
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from sandbox import guest_root
 from sandbox.errors import GuestRootMissing
 from sandbox.guest_root import Guest, GuestRoot
-from sandbox.runtimes.container import Engine
+
+if TYPE_CHECKING:
+    from sandbox.runtimes.container import Engine
 
 PROGRAMS_LABEL, PYTHON_LABEL, LIBRARIES_LABEL = "spillbox.programs", "spillbox.python", "spillbox.libraries"
 IMAGE_NAME = "spillbox-runtime"
@@ -28,7 +31,7 @@ def labels_of(root: GuestRoot) -> dict[str, str]:
     }
 
 
-def find(engine: Engine, name: str) -> tuple[str, Guest]:
+def find(engine: "Engine", name: str) -> tuple[str, Guest]:
     """The id of the image of that name, and what it offers; raises `GuestRootMissing`, with what to do."""
     named = [one for one in engine.ask("images", name=name) if one.get("RepoTags")]
     if not named:
@@ -44,7 +47,7 @@ def find(engine: Engine, name: str) -> tuple[str, Guest]:
     return str(named[0]["Id"]), guest
 
 
-def make(engine: Engine, name: str, root: GuestRoot) -> None:
+def make(engine: "Engine", name: str, root: GuestRoot) -> None:
     """Give Docker an image of a guest root, replacing an older one of that name."""
     changes = [f"LABEL {key}={json.dumps(value)}" for key, value in labels_of(root).items()]
     uid = guest_root.CONTAINER_UIDS[0]
@@ -77,3 +80,8 @@ def _plain(member: tarfile.TarInfo) -> tarfile.TarInfo:
     member.mtime = 0
     member.pax_headers = {}
     return member
+
+
+if __name__ == "__main__":
+    for key, value in labels_of(guest_root.load(Path(sys.argv[1]))).items():
+        print(f"{key}={value}")

@@ -37,6 +37,5 @@ def cure_for_no_namespaces(switches: dict[str, tuple[str, str]] = _SWITCHES, pro
             return cure
     return (
         "This process can't make user namespaces. In a container, its seccomp profile forbids them: start it with "
-        "--security-opt seccomp=unconfined --security-opt systempaths=unconfined, or with a profile that allows "
-        "unshare, clone with namespaces, mount, umount2 and pivot_root."
+        "--security-opt seccomp=images/service/seccomp.json --security-opt systempaths=unconfined, as docs/install.md says."
     )

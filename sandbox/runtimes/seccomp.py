@@ -6,11 +6,12 @@ allowed, so the length of the list costs them nothing.
 """
 
 import errno
+import json
 import platform
 import struct
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from system_calls import NoSuchSystemCall, NotSupportedSystemCall, syscalls
 from sandbox.guest_root import IMAGE
 
 POLICY_FILE = IMAGE / "seccomp.toml"
+SERVICE_FILE = IMAGE.parent / "service" / "seccomp.toml"
 
 NO_FILTER = b""
 """A program for controls: nothing is filtered."""
@@ -91,8 +93,9 @@ def container_profile(policy_file: Path = POLICY_FILE) -> dict[str, Any]:
     a process for gets that error here: the engine's own programs, which the profile binds too, try what the kernel has.
     """
     policy = tomllib.loads(policy_file.read_text())
-    allowed = [*policy["allow"], *(name for key in policy if key.startswith("allow_") for name in policy[key])]
-    rules: list[dict[str, Any]] = [{"names": [*allowed, *FOR_WORKERS], "action": "SCMP_ACT_ALLOW"}]
+    rules: list[dict[str, Any]] = [
+        {"names": [*_allowed_on_any_machine(policy), *FOR_WORKERS], "action": "SCMP_ACT_ALLOW"}
+    ]
     rules += [
         {"names": names, "action": "SCMP_ACT_ERRNO", "errnoRet": getattr(errno, name)}
         for name, names in policy["errors"].items()
@@ -100,11 +103,33 @@ def container_profile(policy_file: Path = POLICY_FILE) -> dict[str, Any]:
     mask = policy["clone"]["forbidden_flags"]
     unmasked = {"index": 0, "value": mask, "valueTwo": 0, "op": "SCMP_CMP_MASKED_EQ"}
     rules.append({"names": ["clone"], "action": "SCMP_ACT_ALLOW", "args": [unmasked]})
+    rules += _allowed_by_argument(policy, but_for=FOR_WORKERS)
+    return _profile(rules)
+
+
+def service_profile(policy_file: Path = POLICY_FILE, service_file: Path = SERVICE_FILE) -> dict[str, Any]:
+    """A profile for the container of a service that makes jails inside: what guests may, and what ``service_file`` names."""
+    policy, service = tomllib.loads(policy_file.read_text()), tomllib.loads(service_file.read_text())
+    allowed = dict.fromkeys([*_allowed_on_any_machine(policy), *service["allow"]])
+    rules: list[dict[str, Any]] = [{"names": list(allowed), "action": "SCMP_ACT_ALLOW"}]
+    for one in (policy, service):
+        rules += _allowed_by_argument(one, but_for=service["allow"])
+    return _profile(rules)
+
+
+def _allowed_on_any_machine(policy: dict[str, Any]) -> list[str]:
+    return [*policy["allow"], *(name for key in policy if key.startswith("allow_") for name in policy[key])]
+
+
+def _allowed_by_argument(policy: dict[str, Any], *, but_for: Sequence[str]) -> Iterator[dict[str, Any]]:
     for rule in policy["argument"]:
-        names = [name for name in rule["calls"] if name not in FOR_WORKERS]
+        names = [name for name in rule["calls"] if name not in but_for]
         for value in rule["allow"] if names else ():
             args = [{"index": rule["index"], "value": value, "op": "SCMP_CMP_EQ"}]
-            rules.append({"names": names, "action": "SCMP_ACT_ALLOW", "args": args})
+            yield {"names": names, "action": "SCMP_ACT_ALLOW", "args": args}
+
+
+def _profile(rules: list[dict[str, Any]]) -> dict[str, Any]:
     return {
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": errno.ENOSYS,
@@ -162,3 +187,7 @@ def _by_argument(number: int, index: int, tests: list[tuple[int, int, int]], *, 
         body += [(jump, 0, 1, value), *_return(action)]
     body += _return(otherwise)
     return [(_JUMP_IF_EQUAL, 0, len(body), number), *body]
+
+
+if __name__ == "__main__":
+    print(json.dumps(service_profile(), indent=1))

@@ -471,16 +471,17 @@ def open_toolbox(
     disk_bytes: int | None = None, sign: Sign = str, approve: Approve | None = None, approval_seconds: float = WAIT_SECONDS,
     tenant_approvals: int = MOST_WAITING, tenant_disk_bytes: int | None = None,
     containers: ContainerSettings = ContainerSettings(),  # noqa: B008  frozen
+    guest: Path | None = None,
 ) -> Toolbox:  # fmt: skip
     """A toolbox over a data folder, with jailed runs; what an agent loop embeds.
 
-    Needs the guest root of `spillbox setup` in the data folder (`GuestRootMissing` says so), but for the runtime ``none``,
+    Needs the guest root of `spillbox setup`, in the data folder or at ``guest`` (`GuestRootMissing` says so), but for ``none``,
     which has no `run_python`, and for ``docker``, which needs the image that ``containers`` name. Calls that an ended process
     left unfinished are marked as interrupted. ``warm`` keeps interpreters that have the libraries, about a second after the
     start, and runs go into fresh ``nsjail`` jails until then and where that can't be; each answer says which it was.
     """
     folder = Path(data_folder)
-    root = load_guest_root(folder) if runtime in ("warm", "nsjail") else None
+    root = guest_root.load(guest or folder / guest_root.FOLDER) if runtime in ("warm", "nsjail") else None
     docker = DockerRuntime(containers) if runtime == "docker" else None
     close_to_others(folder)
     records = Records.in_folder(folder)
@@ -510,11 +511,6 @@ def close_to_others(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if folder.stat().st_uid == os.geteuid():
         folder.chmod(0o700)
-
-
-def load_guest_root(data_folder: Path) -> GuestRoot:
-    """The guest root of a data folder; raises `GuestRootMissing`."""
-    return guest_root.load(data_folder / "guest-root")
 
 
 def _answer_again(tool: AnyTool, record: Record) -> BaseModel:

@@ -1,6 +1,7 @@
 """The filter's program answers as the policy says: run here call by call, as the kernel runs it."""
 
 import errno
+import json
 import struct
 import tomllib
 from pathlib import Path
@@ -128,3 +129,23 @@ def test_nothing_ends_a_program_that_only_tries_what_the_kernel_has(machine: str
     assert answer(program, clone, 0, architecture=architecture) == ALLOW
     assert answer(program, syscalls().get("fsync", numbers), architecture=architecture) == ALLOW
     assert answer(program, clone, architecture=architecture + 1) == KILL_PROCESS
+
+
+def test_the_profile_of_the_services_container_is_the_one_that_is_generated() -> None:
+    written = json.loads(seccomp.SERVICE_FILE.with_suffix(".json").read_text())
+    assert written == seccomp.service_profile(), "run: python -m sandbox.runtimes.seccomp > images/service/seccomp.json"
+
+
+def test_the_services_container_may_do_what_guests_may_and_what_is_named_besides() -> None:
+    service: dict[str, Any] = tomllib.loads(seccomp.SERVICE_FILE.read_text())
+    profile = seccomp.service_profile()
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    whole = {name for rule in profile["syscalls"] if "args" not in rule for name in rule["names"]}
+    assert whole == {*POLICY["allow"], *POLICY["allow_x86_64"], *service["allow"]}
+    sockets = {rule["args"][0]["value"] for rule in profile["syscalls"] if "socket" in rule["names"]}
+    assert sockets == {1, 2, 10, 16}
+    in_part = {name for rule in profile["syscalls"] if "args" in rule for name in rule["names"]}
+    assert not in_part & whole
+    assert not {"ptrace", "bpf", "keyctl", "io_uring_setup", "userfaultfd", "open_by_handle_at", "perf_event_open"} & (
+        whole | in_part
+    )
