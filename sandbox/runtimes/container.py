@@ -35,6 +35,7 @@ _WORKER_BYTES = 24 * MIB
 """What process 1 takes before it has imported a library, with what the kernel counts for it besides."""
 _GVISOR_BYTES = 256 * MIB
 _OWN_PROCESSES = 1
+_USUAL_SOCKET = "unix:///var/run/docker.sock"
 _HEAD = struct.Struct(">BxxxL")  # of the engine's stream: which output, and how many bytes
 _STDERR = 2
 _MAX_SAID_BYTES = 500
@@ -81,8 +82,9 @@ class Engine:
         if self._api is None:
             try:
                 given = {"base_url": self._url} if self._url else kwargs_from_env()
+                _require_answer(given.get("base_url", _USUAL_SOCKET))
                 self._api = docker.APIClient(version="auto", timeout=START_SECONDS, num_pools=64, **given)
-            except DockerException as fault:
+            except (DockerException, OSError) as fault:
                 raise JailFailed(
                     f"Docker can't be reached ({_said(fault)}). Start its daemon, let the service's user into its group, or set "
                     "DOCKER_HOST."
@@ -323,8 +325,8 @@ class Container:
 
     def _exactly(self, count: int, deadline: float) -> bytes:
         data = self._some(count, deadline)
-        while len(data) < count:  # a head is 8 bytes: nobody sends it in two, as a rule
-            data += self._some(count - len(data), deadline)
+        while len(data) < count:  # what has begun to come is waited for, or its beginning would be lost
+            data += self._some(count - len(data), time.monotonic() + START_SECONDS)
         return data
 
     def _some(self, count: int, deadline: float) -> bytes:
@@ -370,6 +372,14 @@ class Container:
             self._socket.close()
             self._socket = None
         self._engine.remove(self.id)
+
+
+def _require_answer(url: str) -> None:
+    """Raises OSError if nobody listens at a socket of this machine; the SDK would leave its own socket open then."""
+    scheme, _, path = url.partition("unix://")
+    if path and scheme in ("", "http+"):
+        with socket.socket(socket.AF_UNIX) as probe:
+            probe.connect(f"/{path.lstrip('/')}")
 
 
 def _said(fault: Exception) -> str:

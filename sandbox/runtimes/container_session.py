@@ -152,12 +152,21 @@ class ContainerSession:
             if self._cancelled:
                 raise JailLost("The run was cancelled.")
             if self._is_done and self._job.keeps_outputs:
-                self._outcome.changes, self._outcome.skipped = self._workspace.commit(self._tree, manifest)
+                self._take(manifest)
             return judge(self._outcome)
         except TimeoutError:
             raise JailLost("The container did not answer.") from None
         finally:
             self._outcome.close()
+
+    def _take(self, manifest: Manifest) -> None:
+        """Take what the run left. If the container is lost now, the script is not run again: it has run."""
+        try:
+            self._outcome.changes, self._outcome.skipped = self._workspace.commit(self._tree, manifest)
+        except (JailLost, TimeoutError) as fault:
+            self._is_done = False
+            self._outcome.stopped = Status.KILLED
+            self._outcome.stop_reason = f"It ended, but not all that it wrote could be taken: {fault}"
 
     def tidy(self) -> bool:
         """Make the container ready for the next run; gives whether it can be. Raises `JailLost` and TimeoutError."""

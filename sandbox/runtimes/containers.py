@@ -131,10 +131,12 @@ class DockerRuntime:
         self, job: Job, workspace: Workspace, judge: Callable[[Outcome], Execution], on_output: OnOutput | None
     ) -> Execution:
         key = workspace.files_folder
-        container = await on_thread(self._threads, partial(self._take, key, job.limits))
+        taken: list[Container] = []
         session: ContainerSession | None = None
         is_over = False
         try:
+            await on_thread(self._threads, lambda: taken.append(self._take(key, job.limits)))
+            container = taken[0]
             if job.libraries:
                 await on_thread(self._threads, partial(container.preload, "office"), cancel=container.kill)
             session = ContainerSession(container, job, workspace, on_output=on_output)
@@ -143,10 +145,11 @@ class DockerRuntime:
             is_over = True
             return done
         finally:
-            # After the answer; the next run in this workspace waits for it, if it comes at once.
-            with self._lock:
-                self._in_tidying[key] += 1
-            self._threads.submit(self._give_back, key, container, session if is_over else None)
+            for container in taken:
+                # After the answer; the next run in this workspace waits for it, if it comes at once.
+                with self._lock:
+                    self._in_tidying[key] += 1
+                self._threads.submit(self._give_back, key, container, session if is_over else None)
 
     # Containers, from any thread
 
