@@ -193,8 +193,9 @@ async def toolbox(root: GuestRoot, tmp_path: Path) -> AsyncIterator[Toolbox]:
 
 
 def make_toolbox(root: GuestRoot, folder: Path, *, limits: Limits | None = None, **settings: Any) -> Toolbox:
-    """A toolbox over a folder, with runs in fresh jails."""
-    return box_over(folder, runtime=NsjailRuntime(root), guest=root, limits=limits, **settings)
+    """A toolbox over a folder, with runs in fresh jails, or in what SURFACES_OVER names of `MAKERS`."""
+    runtime = MAKERS[os.environ.get("SURFACES_OVER", "nsjail")](root, folder / "workspaces")
+    return box_over(folder, runtime=runtime, guest=root, limits=limits, **settings)
 
 
 def box_over(

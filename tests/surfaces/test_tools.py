@@ -161,7 +161,7 @@ async def test_64_runs_at_once_in_16_workspaces_are_all_done_and_none_mixed(call
 async def test_a_caller_that_leaves_loses_nothing(surface: Surface) -> None:
     """Over MCP to leave is to cancel, and stops the run; elsewhere the run goes on."""
     leaving = asyncio.create_task(
-        surface.call("run_python", "w", {"code": "import time\ntime.sleep(1)\nopen('done', 'w')"})
+        surface.call("run_python", "w", {"code": "import time\ntime.sleep(5)\nopen('done', 'w')"})
     )
     await asyncio.sleep(0.5)
     leaving.cancel()
@@ -171,4 +171,4 @@ async def test_a_caller_that_leaves_loses_nothing(surface: Surface) -> None:
     started = time.monotonic()
     after = await surface.call("run_python", "w", {"code": "import os\nprint(os.path.exists('done'))"})
     assert after["stdout"]["text"] == f"{not surface.leaving_stops}\n"
-    assert surface.leaving_stops == (time.monotonic() - started < 0.4)
+    assert surface.leaving_stops == (time.monotonic() - started < 3)
