@@ -130,13 +130,32 @@ def _add_tools(router: APIRouter, box: Toolbox, settings: Settings, bodies: Bodi
             "an error response.",
             responses={200: {"model": tool.output, "content": {_EVENT_STREAM: {}}}},
             openapi_extra={
-                "requestBody": {"required": True, "content": {"application/json": {"schema": tool.input_schema()}}}
+                "requestBody": {
+                    "required": True,
+                    "content": {"application/json": {"schema": _by_itself(tool.input_schema())}},
+                }
             },
         )
 
     @router.post("/v1/workspaces/{workspace}/tools/{tool}", include_in_schema=False)
     async def unknown(workspace: str, tool: str) -> None:
         await box.call(tool, workspace, {})
+
+
+def _by_itself(schema: dict[str, Any]) -> dict[str, Any]:
+    """A tool's schema with what its references name in their place: in a document of OpenAPI, ``#`` would be the document."""
+    named = schema.get("$defs", {})
+
+    def resolved(node: Any) -> Any:
+        if isinstance(node, list):
+            return [resolved(one) for one in node]
+        if not isinstance(node, dict):
+            return node
+        rest = {key: resolved(value) for key, value in node.items() if key not in ("$ref", "$defs")}
+        return {**resolved(named[node["$ref"].rpartition("/")[2]]), **rest} if "$ref" in node else rest
+
+    found: dict[str, Any] = resolved(schema)
+    return found
 
 
 def _tool_route(

@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 import httpx
@@ -315,3 +316,25 @@ def test_records_of_a_living_process_are_not_taken_from_it(tmp_path: Path) -> No
     records.accept("a", "w", "run_python", {})
     assert Records.in_folder(tmp_path).recover() == []
     assert records.get("w", "a").state is State.ACCEPTED
+
+
+def test_every_reference_of_the_openapi_document_leads_somewhere(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    seen = 0
+
+    def walk(node: Any) -> None:
+        nonlocal seen
+        for value in node.values() if isinstance(node, dict) else node:
+            if isinstance(value, dict | list):
+                walk(value)
+        if isinstance(node, dict) and isinstance(node.get("$ref"), str):
+            place: Any = document
+            for step in node["$ref"].removeprefix("#/").split("/"):
+                place = place[step]
+            seen += 1
+
+    walk(document)
+    assert seen > 10
+    columns = document["paths"]["/v1/workspaces/{workspace}/tools/build_csv"]["post"]["requestBody"]
+    assert "$ref" not in str(columns)
+    assert "header" in str(columns)
