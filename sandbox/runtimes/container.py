@@ -257,7 +257,7 @@ class Container:
                 )
             return int(facts["bytes"])
         except (ValueError, KeyError, TypeError):
-            raise JailLost("The container's first process did not keep to its protocol.") from None
+            raise off_protocol() from None
 
     def make_room(self, filled_bytes: int) -> None:
         """Let a script have all of its memory, besides what process 1 and the files that were filled in take."""
@@ -280,7 +280,7 @@ class Container:
         """The payload of the next frame, which must be of one of these kinds; raises `JailLost`."""
         kind, payload = self.receive(within_seconds)
         if kind not in kinds:
-            raise JailLost(f"The container's first process did not keep to its protocol. {self.what_it_said()}")
+            raise off_protocol(self.what_it_said())
         return payload
 
     def receive(self, within_seconds: float) -> tuple[int, bytes]:
@@ -294,7 +294,7 @@ class Container:
             while len(self._read) < whole:
                 self._read_more(deadline)
         except ValueError:
-            raise JailLost("The container's first process did not keep to its protocol.") from None
+            raise off_protocol() from None
         payload = bytes(self._read[frames.HEAD_BYTES : whole])
         del self._read[:whole]
         if not hmac.compare_digest(payload[: len(self._seal)], self._seal):
@@ -385,6 +385,11 @@ def _require_answer(url: str) -> None:
 def _said(fault: Exception) -> str:
     text = getattr(fault, "explanation", None) or str(fault)
     return str(text)[:500].rstrip(".")
+
+
+def off_protocol(said: str = "") -> JailLost:
+    """What to raise where process 1 says what no worker says."""
+    return JailLost(f"The container's first process did not keep to its protocol. {said}".rstrip())
 
 
 def parts_of(file: int, size: int) -> Iterator[bytes]:

@@ -16,7 +16,7 @@ from sandbox.errors import JailLost
 from sandbox.guest import frames, wire
 from sandbox.job import Execution, Job, Limits, Skipped, Status
 from sandbox.runtimes.cgroups import Counters
-from sandbox.runtimes.container import Container, parts_of
+from sandbox.runtimes.container import Container, off_protocol, parts_of
 from sandbox.runtimes.session import Outcome, Printed
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import MAX_DEPTH, Entry, Manifest, Segments, Workspace, pages, too_deep
@@ -56,7 +56,7 @@ class ContainerTree:
         try:
             number = int(self._container.expect(frames.FILLED, within_seconds=_ANSWER_SECONDS))
         except ValueError:
-            raise JailLost("The container's first process did not keep to its protocol.") from None
+            raise off_protocol() from None
         if number:
             raise OSError(number, os.strerror(number))
 
@@ -70,7 +70,7 @@ class ContainerTree:
             if kind == frames.END:
                 break
             if kind != frames.ENTRY:
-                raise JailLost("The container's first process did not keep to its protocol.")
+                raise off_protocol()
             if len(found) == self._limits.workspace_files:
                 too_many += 1
                 continue
@@ -93,7 +93,7 @@ class ContainerTree:
                     break
                 left -= len(payload)
                 if kind != frames.DATA or left < 0:
-                    raise JailLost("The container's first process did not keep to its protocol.")
+                    raise off_protocol()
                 spool.write(payload)
             spool.seek(0)
             return os.dup(spool.fileno())
@@ -104,7 +104,7 @@ def _checked(payload: bytes) -> Entry:
     try:
         mode, size, inode, modified_ns, path = frames.decode_entry(payload)
     except ValueError:
-        raise JailLost("The container's first process did not keep to its protocol.") from None
+        raise off_protocol() from None
     segments = tuple(path.split(b"/"))
     if (
         len(segments) > MAX_DEPTH
@@ -224,7 +224,7 @@ class ContainerSession:
                 self._take_done(payload)
                 return True
             else:
-                raise JailLost("The container's first process did not keep to its protocol.")
+                raise off_protocol()
 
     def _take_done(self, payload: bytes) -> None:
         outcome = self._outcome
@@ -236,7 +236,7 @@ class ContainerSession:
             wait_status = int(done["wait_status"])
             outcome.workspace_full = bool(done["is_full"])
         except (ValueError, KeyError, TypeError):
-            raise JailLost("The container's first process did not keep to its protocol.") from None
+            raise off_protocol() from None
         outcome.counters = counters
         if outcome.stopped is None and (known := _STOPPED.get(done.get("stopped"))):
             outcome.stopped, outcome.stop_reason = known[0], known[1].format(limits=self._job.limits)
@@ -255,5 +255,5 @@ def _name_in(payload: bytes) -> bytes:
     try:
         path: bytes = frames.decode_entry(payload)[-1]
     except ValueError:
-        raise JailLost("The container's first process did not keep to its protocol.") from None
+        raise off_protocol() from None
     return path

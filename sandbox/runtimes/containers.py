@@ -206,13 +206,13 @@ class DockerRuntime:
             self._remove(container)
 
     def _remove(self, container: Container) -> None:
-        with self._lock:
-            self._count -= 1
-            self._uids.append(container.uid)
         try:
             container.remove()
         except JailFailed as fault:
             _log.warning("%s", fault)
+        with self._lock:  # and not sooner: no two containers that live have one uid
+            self._count -= 1
+            self._uids.append(container.uid)
 
     def _remove_longest_idle(self) -> None:
         with self._lock:
