@@ -90,6 +90,8 @@ class DockerRuntime:
         self._in_tidying: Counter[Path] = Counter()
         self._count = 0
         self._threads = ThreadPoolExecutor(_MAX_RUNS, thread_name_prefix="docker-run")
+        # Threads of their own: runs that wait for a container to be tidied must not keep it from being tidied.
+        self._tidiers = ThreadPoolExecutor(_MAX_RUNS, thread_name_prefix="docker-tidy")
         self._ending = threading.Event()
         self._engine.reap(partial(label_lives, process_lives=lives))
         self._sweeper = threading.Thread(target=_sweep, args=(weakref.ref(self), self._ending), daemon=True)
@@ -149,7 +151,7 @@ class DockerRuntime:
                 # After the answer; the next run in this workspace waits for it, if it comes at once.
                 with self._lock:
                     self._in_tidying[key] += 1
-                self._threads.submit(self._give_back, key, container, session if is_over else None)
+                self._tidiers.submit(self._give_back, key, container, session if is_over else None)
 
     # Containers, from any thread
 
@@ -241,6 +243,7 @@ class DockerRuntime:
     def _close(self) -> None:
         self._ending.set()
         let_go(self._threads)
+        let_go(self._tidiers)
         self.sweep(all_of_them=True)
         self._engine.close()
 
