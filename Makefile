@@ -6,7 +6,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo example test check bench soak serve images bundle lock clean
+.PHONY: help setup demo example test check bench load serve images bundle lock clean
 
 help: ## Show what there is to make
 	@echo "Spillbox: sandboxed Python runs and exact office documents for AI agents."
@@ -40,8 +40,8 @@ check: $(STAMP) ## Run the linter, the formatter's check and the type checker
 bench: setup ## Measure runs side by side with a bare interpreter and Docker
 	@$(RUN) scripts/bench.py --data-dir "$(DATA_DIR)" --json docs/bench.json --chart docs/bench.svg --readme README.md
 
-soak: setup ## Do 20,000 runs and look for what is lost or left over
-	@$(RUN) scripts/soak.py --data-dir "$(DATA_DIR)"
+load: setup ## An hour's mixed load of four tenants, the service killed in the middle (SECONDS=60 for less)
+	@$(RUN) scripts/load.py --data-dir "$(DATA_DIR)" --seconds $(or $(SECONDS),3600)
 
 serve: setup ## Start the HTTP service on http://127.0.0.1:8750
 	@$(RUN) -m api serve --data-dir "$(DATA_DIR)"
