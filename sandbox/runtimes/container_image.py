@@ -5,12 +5,12 @@ import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from sandbox import guest_root
-from sandbox.errors import GuestRootMissing
+from sandbox.errors import GuestRootMissing, JailFailed
 from sandbox.guest_root import Guest, GuestRoot
 
 if TYPE_CHECKING:
@@ -48,10 +48,11 @@ def find(engine: "Engine", name: str) -> tuple[str, Guest]:
 
 
 def make(engine: "Engine", name: str, root: GuestRoot) -> None:
-    """Give Docker an image of a guest root, replacing an older one of that name."""
+    """Give Docker an image of a guest root, replacing an older one of that name, which goes if nothing else needs it."""
     changes = [f"LABEL {key}={json.dumps(value)}" for key, value in labels_of(root).items()]
     uid = guest_root.CONTAINER_UIDS[0]
     changes += [f"USER {uid}:{uid}"]
+    replaced = engine.ask("images", name=name, quiet=True)
     with _archive(root.path) as archive:
         repository, _, tag = name.partition(":")
         answer = engine.ask(
@@ -60,6 +61,10 @@ def make(engine: "Engine", name: str, root: GuestRoot) -> None:
     for line in str(answer).splitlines():
         if line.startswith("{") and "error" in json.loads(line):
             raise GuestRootMissing(f"Docker did not take the image {name}: {json.loads(line)['error']}")
+    for old in replaced:
+        with suppress(JailFailed):  # a container is made of it still
+            if not engine.ask("inspect_image", old)["RepoTags"]:
+                engine.ask("remove_image", old)
 
 
 @contextmanager

@@ -15,6 +15,7 @@ import pytest
 from sandbox.errors import GuestRootMissing, JailFailed
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Status
+from sandbox.runtimes import container_image
 from sandbox.runtimes.container import SERVICE_LABEL, Engine
 from sandbox.runtimes.containers import ContainerSettings, DockerRuntime
 from sandbox.workspace import Workspace, Workspaces
@@ -155,6 +156,26 @@ def test_an_oci_runtime_that_docker_does_not_know_is_never_replaced(docker: Dock
     settings = docker.settings.model_copy(update={"runtime": "no-such-runtime"})
     with pytest.raises(JailFailed, match=r"does not know the runtime 'no-such-runtime'.*no falling back"):
         DockerRuntime(settings)
+
+
+def test_an_image_that_is_made_anew_leaves_none_behind_but_what_has_another_name(
+    docker: DockerRuntime, tmp_path: Path
+) -> None:
+    engine, name = docker._engine, "spillbox-runtime:replaced"
+    small = GuestRoot(path=tmp_path, python_version="3", libraries={})
+    (tmp_path / "file").touch()
+    try:
+        made = []
+        for _ in range(3):
+            container_image.make(engine, name, small)
+            made += engine.ask("images", name=name, quiet=True)
+            if len(made) == 2:
+                engine.ask("tag", made[1], "spillbox-runtime", tag="replaced-kept")
+        left = set(engine.ask("images", quiet=True))
+        assert [one in left for one in made] == [False, True, True]
+    finally:
+        for tag in (name, f"{name}-kept"):
+            engine.ask("remove_image", tag)
 
 
 def test_a_missing_image_and_a_missing_engine_are_told_with_the_cure(docker: DockerRuntime, tmp_path: Path) -> None:
