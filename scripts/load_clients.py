@@ -154,13 +154,19 @@ class Client:
         """One call, done once; after a kill it is sent again, and done anew where the service was in the middle of it."""
         call_id = f"call-{self._next()}"
         answer = self._sent(method, url, call_id, **content)
-        if answer.status_code == 409 and answer.json().get("code") == "interrupted" and self._outage.has_been:
-            self.tally.interrupted += 1
-            self._now.interrupted.add(call_id)
+        if self._was_interrupted(call_id, answer.text if answer.status_code == 409 else ""):
             return self._ask(method, url, **content)
         if "/tools/" in url:
             self._now.done.add(call_id)
         return answer
+
+    def _was_interrupted(self, call_id: str, problem: str) -> bool:
+        """Whether this tells that the kill came in the middle of a call; notes it."""
+        if not self._outage.has_been or not problem or json.loads(problem).get("code") != "interrupted":
+            return False
+        self.tally.interrupted += 1
+        self._now.interrupted.add(call_id)
+        return True
 
     def _sent(self, method: str, url: str, call_id: str, **content: Any) -> httpx.Response:
         self._now.calls += 1
@@ -208,24 +214,25 @@ class Client:
         first = self._sent("POST", url, call_id, json=body)
         second = self._sent("POST", url, call_id, json=body)
         _same("the same call again", second.content, first.content)
-        if first.status_code == 409 and self._outage.has_been:
+        if self._was_interrupted(call_id, first.text if first.status_code == 409 else ""):
             return
         _same("run twice", _ok(first).json()["stdout"]["text"].rstrip().isdigit(), True)
+        self._now.done.add(call_id)
         self.tally.runs += 1
 
     def _run_streamed(self) -> None:
-        name = str(self._next())
-        body = {"code": f"{_BUSY}print({name})"}
-        answer = self._ask(
-            "POST", f"{self._now.place}/tools/run_python", json=body, headers={"Accept": "text/event-stream"}
+        call_id, name = f"streamed-{self._next()}", str(self._number)
+        url, body = f"{self._now.place}/tools/run_python", {"code": f"{_BUSY}print({name})"}
+        answer = _ok(self._sent("POST", url, call_id, json=body, headers={"Accept": "text/event-stream"}))
+        *events, (kind, data) = (
+            part.split("\ndata: ", 1) for part in answer.text.replace("\r", "").strip().split("\n\n")
         )
-        events = [part.split("\ndata: ", 1) for part in _ok(answer).text.strip().replace("\r", "").split("\n\n")]
-        kind, data = events[-1]
-        if kind == "event: problem" and json.loads(data)["code"] == "interrupted" and self._outage.has_been:
+        if kind == "event: problem" and self._was_interrupted(call_id, data):
             return
         _same("last event", kind, "event: result")
         _same("answer of the stream", json.loads(data)["stdout"]["text"], f"{name}\n")
-        _same("output of the stream", "".join(json.loads(data)["text"] for _, data in events[:-1]), f"{name}\n")
+        _same("output of the stream", "".join(json.loads(data)["text"] for _, data in events), f"{name}\n")
+        self._now.done.add(call_id)
         self.tally.runs += 1
 
     def _run_over_mcp(self) -> None:
