@@ -45,16 +45,25 @@ MAKERS: dict[str, Callable[[GuestRoot, Path], Runtime]] = {
 }
 
 
+SURFACES_OVER = os.environ.get("SURFACES_OVER", "nsjail")
+"""One of `MAKERS`: what toolboxes and services of tests run scripts in."""
+IMAGE = f"{container_image.IMAGE_NAME}:tests"
+
+
 def docker_runtime(root: GuestRoot, **settings: Any) -> DockerRuntime:
-    """Containers of an image of this guest root, which is made if it is not there."""
+    """Containers of an image of this guest root."""
     engine = Engine()
-    image = f"{container_image.IMAGE_NAME}:tests"
+    need_image(engine, root)
+    return DockerRuntime(ContainerSettings(image=IMAGE, **settings), engine=engine)
+
+
+def need_image(engine: Engine, root: GuestRoot) -> None:
+    """Make the image if it is not there."""
     with _image_lock:
         try:
-            container_image.find(engine, image)
+            container_image.find(engine, IMAGE)
         except GuestRootMissing:
-            container_image.make(engine, image, root)
-    return DockerRuntime(ContainerSettings(image=image, **settings), engine=engine)
+            container_image.make(engine, IMAGE, root)
 
 
 _image_lock = threading.Lock()
@@ -198,8 +207,8 @@ async def toolbox(root: GuestRoot, tmp_path: Path) -> AsyncIterator[Toolbox]:
 
 
 def make_toolbox(root: GuestRoot, folder: Path, *, limits: Limits | None = None, **settings: Any) -> Toolbox:
-    """A toolbox over a folder, with runs in fresh jails, or in what SURFACES_OVER names of `MAKERS`."""
-    runtime = MAKERS[os.environ.get("SURFACES_OVER", "nsjail")](root, folder / "workspaces")
+    """A toolbox over a folder, with runs in what is asked for."""
+    runtime = MAKERS[SURFACES_OVER](root, folder / "workspaces")
     return box_over(folder, runtime=runtime, guest=root, limits=limits, **settings)
 
 

@@ -28,7 +28,12 @@ from api.results import spill_request
 from api.settings import Settings
 from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
-from tests.conftest import make_toolbox
+from sandbox.runtimes.container import Engine
+from tests.conftest import IMAGE, SURFACES_OVER, make_toolbox, need_image
+
+_KIND, _, _OCI_RUNTIME = SURFACES_OVER.partition("+")
+OVER = {"RUNTIME": _KIND, "DOCKER_IMAGE": IMAGE} | ({"DOCKER_RUNTIME": _OCI_RUNTIME} if _OCI_RUNTIME else {})
+"""Settings of a `Service` that runs scripts in SURFACES_OVER."""
 
 CallTool = Callable[[str, str, dict[str, Any]], Coroutine[Any, Any, dict[str, Any]]]
 """Tool, workspace, arguments; the answer, or ``{"code": …, "detail": …}``."""
@@ -103,7 +108,9 @@ class Service:
 
 @pytest.fixture
 def folder(root: GuestRoot, tmp_path: Path) -> Path:
-    """A data folder with a guest root."""
+    """A data folder with a guest root; the image of containers is there too if they are asked for."""
+    if _KIND == "docker":
+        need_image(Engine(), root)
     (tmp_path / "guest-root").symlink_to(root.path.resolve())
     return tmp_path
 

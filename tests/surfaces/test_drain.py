@@ -20,7 +20,7 @@ from sandbox.tools.outer import Caller, OuterCall, OuterTool
 from sandbox.tools.toolbox import Toolbox
 from tests.api.mcp.conftest import MODERN, raw_server
 from tests.conftest import jail_pids
-from tests.surfaces.conftest import Service
+from tests.surfaces.conftest import OVER, Service
 
 PLACE = "/v1/workspaces/w"
 
@@ -29,17 +29,21 @@ PLACE = "/v1/workspaces/w"
 async def running(
     http: httpx.AsyncClient, seconds: float, call_id: str = "r"
 ) -> AsyncIterator["asyncio.Task[httpx.Response]"]:
-    """A run that takes so long, once its script is under way."""
-    before = jail_pids()
+    """A run that takes so long, once it has a slot."""
     body = {"code": f"import time; time.sleep({seconds}); print('whole')"}
     call = asyncio.create_task(http.post(f"{PLACE}/tools/run_python", json=body, headers={"Idempotency-Key": call_id}))
-    while not jail_pids() - before:
-        assert not call.done(), call.result().text
-        await asyncio.sleep(0.02)
+    await until_held(http, call)
     try:
         yield call
     finally:
         call.cancel()
+
+
+async def until_held(http: httpx.AsyncClient, call: "asyncio.Task[Any]") -> None:
+    """A slot, by a call that is still under way."""
+    while "spillbox_slots_held 1.0" not in (await http.get("/metrics")).text:
+        assert not call.done(), call.result()
+        await asyncio.sleep(0.02)
 
 
 async def until_draining(http: httpx.AsyncClient) -> httpx.Response:
@@ -51,7 +55,7 @@ async def until_draining(http: httpx.AsyncClient) -> httpx.Response:
 
 
 async def test_a_call_under_way_is_answered_whole_and_new_ones_are_refused(folder: Path) -> None:
-    with Service(folder, RUNTIME="nsjail") as (process, url):
+    with Service(folder, **OVER) as (process, url):
         async with httpx.AsyncClient(base_url=url, timeout=30) as http, running(http, 4) as call:
             process.send_signal(signal.SIGTERM)
             ready = await until_draining(http)
@@ -77,7 +81,7 @@ async def test_a_call_under_way_is_answered_whole_and_new_ones_are_refused(folde
 
 async def test_a_call_that_takes_too_long_is_stopped_told_and_recorded(folder: Path) -> None:
     before = jail_pids()
-    with Service(folder, RUNTIME="nsjail", DRAIN_SECONDS="1") as (process, url):
+    with Service(folder, DRAIN_SECONDS="1", **OVER) as (process, url):
         async with httpx.AsyncClient(base_url=url, timeout=30) as http, running(http, 25) as call:
             process.send_signal(signal.SIGTERM)
             answer = await call
@@ -93,15 +97,14 @@ async def test_a_call_that_takes_too_long_is_stopped_told_and_recorded(folder: P
 
 
 async def test_a_call_over_mcp_is_finished_and_open_streams_do_not_hold_the_service(folder: Path) -> None:
-    with Service(folder, RUNTIME="nsjail") as (process, url):
+    with Service(folder, **OVER) as (process, url):
         async with mcp.Client(f"{url}/mcp?workspace=w", mode="legacy") as client:
-            before = jail_pids()
+            await client.list_tools()  # else the SDK asks for the schemas when the answer is there
             body = {"code": "import time; time.sleep(4); print('whole')"}
             call = asyncio.create_task(client.call_tool("run_python", body))
-            while not jail_pids() - before:
-                await asyncio.sleep(0.02)
-            process.send_signal(signal.SIGTERM)
             async with httpx.AsyncClient(base_url=url) as http:
+                await until_held(http, call)
+                process.send_signal(signal.SIGTERM)
                 await until_draining(http)
             refused = await client.call_tool("list_files", {})
             assert refused.is_error
@@ -112,7 +115,7 @@ async def test_a_call_over_mcp_is_finished_and_open_streams_do_not_hold_the_serv
 
 
 async def test_told_twice_it_ends_at_once(folder: Path) -> None:
-    with Service(folder, RUNTIME="nsjail") as (process, url):
+    with Service(folder, **OVER) as (process, url):
         async with httpx.AsyncClient(base_url=url, timeout=30) as http, running(http, 25):
             process.send_signal(signal.SIGTERM)
             await until_draining(http)

@@ -18,7 +18,7 @@ from sandbox.database import Database
 from sandbox.guest_root import GuestRoot
 from sandbox.keys import Keys
 from tests.api.mcp.conftest import PROJECT, raw_server
-from tests.conftest import box_over
+from tests.conftest import SURFACES_OVER, box_over
 from tests.surfaces.conftest import Service, serving
 
 README = (PROJECT / "README.md").read_text()
@@ -47,9 +47,9 @@ def test_what_was_done_is_counted(http: httpx.Client) -> None:
     built = http.post(f"{PLACE}/tools/build_csv", json={"source": spilled["path"], "output": "b.csv"}).json()
     found = figures(http.get("/metrics").text)
     expected = {
-        "spillbox_runs_total{runtime=nsjail,status=succeeded}": 1,
-        "spillbox_runs_total{runtime=nsjail,status=failed}": 1,
-        "spillbox_run_duration_seconds_count{runtime=nsjail}": 2,
+        f"spillbox_runs_total{{runtime={SURFACES_OVER},status=succeeded}}": 1,
+        f"spillbox_runs_total{{runtime={SURFACES_OVER},status=failed}}": 1,
+        f"spillbox_run_duration_seconds_count{{runtime={SURFACES_OVER}}}": 2,
         "spillbox_tool_calls_total{outcome=succeeded,tool=run_python}": 1,
         "spillbox_tool_calls_total{outcome=failed,tool=run_python}": 1,
         "spillbox_tool_calls_total{outcome=invalid_arguments,tool=run_python}": 2,
@@ -70,7 +70,7 @@ def test_what_was_done_is_counted(http: httpx.Client) -> None:
         "spillbox_http_requests_total{method=POST,route=/v1/workspaces/{workspace}/tools/{tool},status=404}": 1,
     }
     assert {name: found.get(name) for name in expected} == expected
-    assert found["spillbox_run_duration_seconds_sum{runtime=nsjail}"] > 0.01
+    assert found[f"spillbox_run_duration_seconds_sum{{runtime={SURFACES_OVER}}}"] > 0.01
     assert found["spillbox_last_clean_timestamp_seconds{}"] > 1_700_000_000
     assert found["process_open_fds{}"] > 3
 
