@@ -17,15 +17,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import bench_data
+import bench_docker
 import bench_gateway
 import readme_parts
 from bench_contenders import Bare, Contender, Docker, Library, Service, service
 from bench_report import chart, markdown, table
+from bench_timing import in_a_row, in_turn, summary, timed
+from held import parents_of_all, processes_below
 
 from sandbox.tools.toolbox import open_toolbox
 
@@ -33,7 +35,6 @@ SCRIPTS = {"print.py": 4, "workbook.py": 2, "documents.py": 1}
 """Each script, and how many times more often than the longest it is measured."""
 
 CLIENTS = (1, 2, 8, 64)
-IDLE_SECONDS = 0.05
 
 
 def main() -> int:
@@ -47,6 +48,7 @@ def main() -> int:
     parser.add_argument("--readme", type=Path, help="write them between the marks in this file")
     arguments = parser.parse_args()
     figures = measure(arguments.data_dir / "guest-root", arguments.rounds, arguments.seconds)
+    figures["docker"] = bench_docker.measure(arguments.data_dir / "guest-root", max(2, arguments.rounds // 2))
     figures["data"] = bench_data.measure(max(1, arguments.rounds // 5))
     figures["gateway"] = bench_gateway.measure(arguments.data_dir / "guest-root", arguments.rounds * 15)
     print(table(figures))
@@ -81,11 +83,14 @@ def measure(guest_root: Path, rounds: int, seconds: float) -> dict[str, Any]:
             if Docker.is_there():
                 Docker.make_image(guest_root)
                 contenders.append(Docker(folder))
+            slow = {contender.name for contender in contenders if isinstance(contender, Docker)}
             figures: dict[str, Any] = {
                 "machine": f"{os.cpu_count()} processors, Linux {platform.release()}, Python {platform.python_version()}",
                 "rounds": rounds,
-                "idle": {script: _in_turn(contenders, script, rounds * more) for script, more in SCRIPTS.items()},
-                "back to back": _in_a_row(contenders, "print.py", rounds * SCRIPTS["print.py"]),
+                "idle": {
+                    script: in_turn(contenders, script, rounds * more, sparing=slow) for script, more in SCRIPTS.items()
+                },
+                "back to back": in_a_row(contenders, "print.py", rounds * SCRIPTS["print.py"], sparing=slow),
                 "memory": _memory(warm.pid),
                 "start seconds": {"nsjail": round(cold.start_seconds, 2), "warm": round(warm.start_seconds, 2)},
             }
@@ -104,30 +109,6 @@ def measure(guest_root: Path, rounds: int, seconds: float) -> dict[str, Any]:
     return figures
 
 
-def _in_turn(contenders: Sequence[Contender], script: str, rounds: int) -> dict[str, Any]:
-    """One after another, each after a pause in which the machine is idle."""
-    times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    for round_ in range(-2, rounds):
-        for contender in contenders:
-            if contender.name == "docker run" and round_ % 5:
-                continue  # it takes as long as all others together
-            time.sleep(IDLE_SECONDS)
-            seconds = _seconds(contender, script)
-            if round_ >= 0:
-                times[contender.name].append(seconds)
-    return _summaries(times)
-
-
-def _in_a_row(contenders: Sequence[Contender], script: str, rounds: int) -> dict[str, Any]:
-    """Each as often as it goes, one run at a time, without a pause."""
-    times: dict[str, list[float]] = {contender.name: [] for contender in contenders}
-    for _ in range(4):  # in turn too, since a machine's speed changes over time
-        for contender in contenders:
-            for _ in range(rounds // 4 if contender.name != "docker run" else 2):
-                times[contender.name].append(_seconds(contender, script))
-    return _summaries(times)
-
-
 def _by_clients(served: Service, script: str, seconds: float) -> dict[str, Any]:
     """Runs a second by how many clients ask at the same time, each in a workspace of its own."""
     return {
@@ -143,7 +124,7 @@ def _load(clients: Sequence[Contender], script: str, seconds: float) -> dict[str
     def ask(client: Contender) -> None:
         while time.perf_counter() < end:
             try:
-                times.append(_seconds(client, script))
+                times.append(timed(client, script))
             except Exception as fault:  # noqa: BLE001  whatever it is, it is a run that was lost
                 faults.append(repr(fault)[:200])
 
@@ -156,7 +137,7 @@ def _load(clients: Sequence[Contender], script: str, seconds: float) -> dict[str
     whole = time.perf_counter() - started
     if faults:
         print(f"{len(faults)} runs were lost, such as {faults[0]}", file=sys.stderr)
-    return {"runs": len(times), "lost": len(faults), "runs_per_second": round(len(times) / whole, 1), **_summary(times)}
+    return {"runs": len(times), "lost": len(faults), "runs_per_second": round(len(times) / whole, 1), **summary(times)}
 
 
 def _memory(service_pid: int) -> dict[str, Any]:
@@ -190,47 +171,6 @@ def _memory(service_pid: int) -> dict[str, Any]:
         }
         for kind in launchers
     }
-
-
-def parents_of_all() -> dict[int, int]:
-    """Every process of the machine, with its parent."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            found[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-    return found
-
-
-def processes_below(ancestor: int, parents: dict[int, int]) -> set[int]:
-    """The process and all that descend from it."""
-    found = {ancestor}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
-def _seconds(contender: Contender, script: str) -> float:
-    started = time.perf_counter()
-    answer = contender.run(script)
-    seconds = time.perf_counter() - started
-    contender.check(answer)
-    return seconds
-
-
-def _summaries(times: dict[str, list[float]]) -> dict[str, Any]:
-    return {name: _summary(values) for name, values in times.items()}
-
-
-def _summary(seconds: Sequence[float]) -> dict[str, float]:
-    """Milliseconds: percentiles, and the spread between the quartiles."""
-    ordered = sorted(seconds)
-    if not ordered:
-        return {}
-
-    def at(share: float) -> float:
-        return round(ordered[min(len(ordered) - 1, int(len(ordered) * share))] * 1000, 2)
-
-    return {"p50": at(0.5), "p95": at(0.95), "p99": at(0.99), "spread": round(at(0.75) - at(0.25), 2)}
 
 
 if __name__ == "__main__":

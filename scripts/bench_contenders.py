@@ -8,21 +8,24 @@ import shutil
 import socket
 import subprocess
 import sys
-import tarfile
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
+from sandbox.guest_root import load
 from sandbox.job import Execution, Status
+from sandbox.runtimes import container_image
+from sandbox.runtimes.container import Engine
 from sandbox.tools.toolbox import RuntimeName, Toolbox
 
 SCRIPTS = Path(__file__).parent / "bench"
 WORKSPACE = "bench"
-IMAGE = "spillbox-bench"
+IMAGE = f"{container_image.IMAGE_NAME}:bench"
 _START_SECONDS = 60
+_KEPT_SECONDS = 3
+"""A connection that was idle for longer may be closed by the service."""
 _LENGTH = re.compile(rb"content-length: (\d+)", re.IGNORECASE)
 
 
@@ -89,13 +92,15 @@ class Bare(Command):
 
 
 class Docker(Command):
-    """`docker run` with the guest's interpreter and libraries as the image, and limits like ours."""
+    """`docker run` of the image that our own containers have, with limits like ours."""
 
     name = "docker run"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, oci_runtime: str = "runc") -> None:
         self._folder = folder / "docker"
+        self._oci_runtime = oci_runtime
         lay_out(self._folder)
+        self._folder.chmod(0o777)  # the image's user is nobody that this machine knows
 
     @staticmethod
     def is_there() -> bool:
@@ -106,18 +111,21 @@ class Docker(Command):
         )
 
     @staticmethod
+    def oci_runtimes() -> list[str]:
+        """Those that the daemon knows."""
+        return sorted(Engine().ask("info")["Runtimes"])
+
+    @staticmethod
     def make_image(guest_root: Path) -> None:
         """Import the guest root as an image."""
-        with tempfile.NamedTemporaryFile(suffix=".tar") as file:
-            with tarfile.open(file.name, "w") as tar:
-                tar.add(guest_root.resolve(), ".")
-            subprocess.run(["docker", "import", file.name, IMAGE], check=True, capture_output=True)
+        container_image.make(Engine(), IMAGE, load(guest_root.resolve()))
 
     def run(self, script: str) -> object:
         limits = ["--memory", "512m", "--memory-swap", "512m", "--pids-limit", "64", "--cap-drop", "ALL"]
         place = ["--volume", f"{self._folder}:/workspace", "--workdir", "/workspace", "--tmpfs", "/tmp"]  # noqa: S108
+        walls = ["--runtime", self._oci_runtime, "--network", "none", "--read-only"]
         return subprocess.run(
-            ["docker", "run", "--rm", "--network", "none", "--read-only", *limits, *place, IMAGE, "/opt/venv/bin/python", script],
+            ["docker", "run", "--rm", *walls, *limits, *place, IMAGE, "/opt/venv/bin/python", script],
             check=False, capture_output=True,
         )  # fmt: skip
 
@@ -148,8 +156,13 @@ class Http:
             f"POST /v1/workspaces/{workspace}/tools/run_python HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
             "Content-Type: application/json\r\nContent-Length: "
         )
-        self._connection = socket.create_connection(("127.0.0.1", port), timeout=120)
+        self._port = port
+        self._connect()
+
+    def _connect(self) -> None:
+        self._connection = socket.create_connection(("127.0.0.1", self._port), timeout=120)
         self._connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._used_at = time.monotonic()
 
     def run(self, script: str) -> bytes:
         return self.call({"path": script})
@@ -157,6 +170,9 @@ class Http:
     def call(self, arguments: dict[str, Any]) -> bytes:
         """The whole answer to a call, head and body."""
         body = json.dumps(arguments)
+        if time.monotonic() - self._used_at > _KEPT_SECONDS:
+            self._connection.close()
+            self._connect()
         self._connection.sendall(f"{self._head}{len(body)}\r\n\r\n{body}".encode())
         answer = b""
         while b"\r\n\r\n" not in answer:
@@ -165,6 +181,7 @@ class Http:
         length = _LENGTH.search(top)
         while length and len(rest) < int(length[1]):
             rest += self._received()
+        self._used_at = time.monotonic()
         return top + b"\r\n\r\n" + rest
 
     def _received(self) -> bytes:
@@ -203,14 +220,15 @@ class Service(NamedTuple):
 
 
 @contextmanager
-def service(folder: Path, guest_root: Path, runtime: RuntimeName) -> Iterator[Service]:
-    """A real service for as long as the ``with``."""
+def service(folder: Path, guest_root: Path, runtime: RuntimeName, **variables: str) -> Iterator[Service]:
+    """A real service for as long as the ``with``; further settings by their variables."""
     folder.mkdir()
     (folder / "guest-root").symlink_to(guest_root.resolve())
     lay_out(folder / "workspaces" / WORKSPACE / "files")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    environment = {"PATH": os.environ["PATH"], "SPILLBOX_RUNTIME": runtime, "SPILLBOX_QUEUE_LENGTH": "256"}
+    settings = {"RUNTIME": runtime, "QUEUE_LENGTH": "256", **variables}
+    environment = {"PATH": os.environ["PATH"], **{f"SPILLBOX_{name}": value for name, value in settings.items()}}
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "api", "serve", "--data-dir", str(folder), "--port", str(port)],

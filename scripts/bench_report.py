@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import bench_docker
 import bench_gateway
 import pygal
 
@@ -39,6 +40,7 @@ def table(figures: dict[str, Any]) -> str:
     for name, one in data["measured"].items():
         ratio = f"{data['ratios'][name]:>7.2f} x {data['against'][name]}" if name in data["ratios"] else ""
         lines.append(f"{name:<30}{one['seconds']:>8.3f} s{one['peak_mib']:>7} MiB {ratio}")
+    lines += bench_docker.markdown(figures["docker"])
     return "\n".join([*lines, *bench_gateway.markdown(figures["gateway"])])
 
 
@@ -96,6 +98,7 @@ def markdown(figures: dict[str, Any]) -> str:
         "",
         f"A first run is answered {starts['warm']:.1f} s after the service was started, its walls having been tried.",
     ]
+    lines += bench_docker.markdown(figures["docker"])
     data = figures["data"]
     lines += [
         "",

@@ -1,0 +1,89 @@
+"""Scripts in containers that are kept, beside `docker run` of the same image; with gVisor too, where the engine knows it.
+
+python scripts/bench_docker.py [--data-dir DIR]
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from bench_contenders import IMAGE, Docker, Http, Service, service
+from bench_timing import in_a_row, in_turn
+
+SCRIPTS = ("print.py", "workbook.py", "documents.py")
+OURS, THEIRS = "runtime docker", "docker run"
+
+
+class NewWorkspaces(Http):
+    """Each run is the first in its workspace, so its container is made for it; the workspaces are laid out before."""
+
+    def __init__(self, served: Service, count: int) -> None:
+        super().__init__(OURS, served.port, workspace="none")
+        self._clients: Iterator[Http] = iter([served.client(f"new-{number}") for number in range(count)])
+
+    def run(self, script: str) -> bytes:
+        return next(self._clients).run(script)
+
+
+def measure(guest_root: Path, rounds: int) -> dict[str, Any]:
+    """By the OCI runtime of the containers, then by what was run: both contenders' times; nothing where there is no Docker."""
+    if not Docker.is_there():
+        return {}
+    Docker.make_image(guest_root)
+    return {name: _measure(guest_root, name, rounds) for name in Docker.oci_runtimes() if name in ("runc", "runsc")}
+
+
+def _measure(guest_root: Path, oci_runtime: str, rounds: int) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        folder.chmod(0o755)
+        settings = {"DOCKER_IMAGE": IMAGE, **({"DOCKER_RUNTIME": oci_runtime} if oci_runtime == "runsc" else {})}
+        theirs = Docker(folder, oci_runtime)
+        with service(folder / "service", guest_root, "docker", **settings) as served:
+            ours = served.client("bench", OURS)
+            idle = {script: in_turn([theirs, ours], script, rounds) for script in SCRIPTS}
+            in_new = NewWorkspaces(served, rounds + 2)
+            return {
+                **idle,
+                "print.py, one after another": in_a_row([theirs, ours], "print.py", rounds),
+                "print.py, the first in a new workspace": in_turn([theirs, in_new], "print.py", rounds),
+            }
+
+
+def markdown(figures: dict[str, Any]) -> list[str]:
+    """What the README says of them."""
+    if not figures:
+        return []
+    titles = {"runc": "", "runsc": ", gVisor"}
+    lines = [
+        "",
+        "The runtime `docker` beside `docker run` of the same image, through HTTP:",
+        "",
+        "| script |" + "".join(f" {THEIRS}{titles[one]} | {OURS}{titles[one]} | ratio |" for one in figures),
+        "|---" * (1 + 3 * len(figures)) + "|",
+    ]
+    for what in next(iter(figures.values())):
+        script, comma, rest = what.partition(",")
+        cells = ""
+        for measured in figures.values():
+            theirs, ours = measured[what][THEIRS]["p50"], measured[what][OURS]["p50"]
+            cells += f" {theirs:.1f} ms | {ours:.1f} ms | {ours / theirs:.2f} |"
+        lines.append(f"| `{script}`{comma}{rest} |{cells}")
+    return lines
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data-dir", type=Path, default=Path(".spillbox"), help="where the guest root is")
+    parser.add_argument("--rounds", type=int, default=12)
+    arguments = parser.parse_args()
+    print("\n".join(markdown(measure(arguments.data_dir / "guest-root", arguments.rounds))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
