@@ -1,12 +1,13 @@
 .DEFAULT_GOAL := help
 SHELL := /bin/sh
 PYTHON ?= python3
+SECONDS ?= 600
 DATA_DIR ?= $(or $(SPILLBOX_DATA_DIR),.spillbox)
 VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo example test check bench soak serve images bundle lock clean
+.PHONY: help setup demo example test check bench soak fuzz serve images bundle lock clean
 
 help: ## Show what there is to make
 	@echo "Spillbox: sandboxed Python runs and exact office documents for AI agents."
@@ -43,6 +44,10 @@ bench: setup ## Measure runs side by side with a bare interpreter and Docker
 soak: setup ## Do 20,000 runs and look for what is lost or left over
 	@$(RUN) scripts/soak.py --data-dir "$(DATA_DIR)"
 
+fuzz: setup ## Send what the OpenAPI document allows and forbids for 10 minutes, and look for answers that it does not allow
+	@PYTHON="$(PYTHON)" sh scripts/others.sh
+	@$(RUN) scripts/fuzz.py --data-dir "$(DATA_DIR)" --seconds "$(SECONDS)"
+
 serve: setup ## Start the HTTP service on http://127.0.0.1:8750
 	@$(RUN) -m api serve --data-dir "$(DATA_DIR)"
 
@@ -56,4 +61,4 @@ lock: ## Lock the packages anew, with hashes (needs uv)
 	sh scripts/lock.sh
 
 clean: ## Remove what setup and runs made
-	rm -rf $(VENV) "$(DATA_DIR)" build dist tests/node/node_modules tests/node/.installed tests/clients/.venv tests/clients/.installed
+	rm -rf $(VENV) "$(DATA_DIR)" build dist tests/node/node_modules tests/node/.installed tests/clients/.venv tests/clients/.installed tests/fuzz/.venv tests/fuzz/.installed
