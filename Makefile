@@ -6,7 +6,7 @@ VENV := .venv
 RUN := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
 
-.PHONY: help setup demo example test check bench load serve images bundle lock clean
+.PHONY: help setup demo example test check bench load fuzz serve images bundle lock clean
 
 help: ## Show what there is to make
 	@echo "Spillbox: sandboxed Python runs and exact office documents for AI agents."
@@ -41,7 +41,11 @@ bench: setup ## Measure runs side by side with a bare interpreter and Docker
 	@$(RUN) scripts/bench.py --data-dir "$(DATA_DIR)" --json docs/bench.json --chart docs/bench.svg --readme README.md
 
 load: setup ## An hour's mixed load of four tenants, the service killed in the middle (SECONDS=60 for less)
-	@$(RUN) scripts/load.py --data-dir "$(DATA_DIR)" --seconds $(or $(SECONDS),3600)
+	@$(RUN) scripts/load.py --data-dir "$(DATA_DIR)" --seconds "$(or $(SECONDS),3600)"
+
+fuzz: setup ## Send what the OpenAPI document allows and forbids for 10 minutes, and look for answers that it does not allow
+	@PYTHON="$(PYTHON)" sh scripts/others.sh
+	@$(RUN) scripts/fuzz.py --data-dir "$(DATA_DIR)" --seconds "$(or $(SECONDS),600)"
 
 serve: setup ## Start the HTTP service on http://127.0.0.1:8750
 	@$(RUN) -m api serve --data-dir "$(DATA_DIR)"
@@ -56,4 +60,4 @@ lock: ## Lock the packages anew, with hashes (needs uv)
 	sh scripts/lock.sh
 
 clean: ## Remove what setup and runs made
-	rm -rf $(VENV) "$(DATA_DIR)" build dist tests/node/node_modules tests/node/.installed tests/clients/.venv tests/clients/.installed
+	rm -rf $(VENV) "$(DATA_DIR)" build dist tests/node/node_modules tests/node/.installed tests/clients/.venv tests/clients/.installed tests/fuzz/.venv tests/fuzz/.installed

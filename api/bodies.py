@@ -5,15 +5,17 @@ import mimetypes
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from typing import BinaryIO, Self
+from typing import Any, BinaryIO, Self
 from urllib.parse import quote
 
 from fastapi import Request
 from fastapi.responses import FileResponse
+from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from api.callers import Bearer
+from api.errors import Problem, response_of
 from api.settings import Settings
 from sandbox.errors import BadRequest, TooLarge
 from sandbox.tools.queue import FairShares
@@ -102,6 +104,21 @@ def _too_large(max_bytes: int, setting: str) -> TooLarge:
     )
 
 
+_REFUSED_RANGES = {
+    400: Problem(
+        title="Bad Request", status=400, code="bad_request",
+        detail="The header Range is not understood: write it as `bytes=0-999`, or leave it out.",
+    ),
+    416: Problem(
+        title="Range Not Satisfiable", status=416, code="unsatisfiable_range",
+        detail="The header Range begins behind the end of the file, whose size is in Content-Range.",
+    ),
+}  # fmt: skip
+"""In the place of Starlette's own answers, which are plain texts."""
+FILE_RESPONSES: dict[int | str, dict[str, Any]] = {status: {"content": {"*/*": {}}} for status in (200, 206)}
+"""What the OpenAPI document says of a file's bytes."""
+
+
 class OpenFileResponse(FileResponse):
     """Serves a file that is already open, with ranges, and closes it.
 
@@ -123,5 +140,19 @@ class OpenFileResponse(FileResponse):
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refused: Problem | None = None
+        headers: dict[str, str] = {}
+
+        async def sending(message: Message) -> None:
+            nonlocal refused
+            if message["type"] == "http.response.start" and message["status"] in _REFUSED_RANGES:
+                refused = _REFUSED_RANGES[message["status"]]
+                size = Headers(raw=message["headers"]).get("content-range")
+                headers.update({} if size is None else {"Content-Range": size})
+            if refused is None:
+                await send(message)
+
         with self._file:
-            await super().__call__(scope, receive, send)
+            await super().__call__(scope, receive, sending)
+        if refused is not None:
+            await response_of(refused, headers)(scope, receive, send)

@@ -2,6 +2,7 @@
 
 import http
 import logging
+from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -9,6 +10,7 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from sandbox.errors import Busy, SpillboxError
 
@@ -40,6 +42,7 @@ STATUS_BY_CODE = {
     "too_large": 413,
     "quota_exceeded": 413,
     "tenant_full": 413,
+    "unsatisfiable_range": 416,
     "busy": 429,
     "draining": 503,
     "rate_limited": 429,
@@ -52,6 +55,13 @@ STATUS_BY_CODE = {
 }
 _REFUSED = -32000  # of JSON-RPC: the first of the numbers that a server may give a meaning of its own
 _CODE_BY_STATUS = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
+_MEDIA_TYPE = "application/problem+json"
+_NAME = "Problem"
+_CONTENT = {_MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{_NAME}"}}}
+PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"content": _CONTENT} for status in sorted(set(STATUS_BY_CODE.values()))
+}
+"""What the OpenAPI document says of every route: a problem, for each status of the table."""
 
 
 class Problem(BaseModel):
@@ -81,9 +91,7 @@ def unexpected(fault: Exception, what: str) -> Problem:
 
 def response_of(problem: Problem, headers: dict[str, str] | None = None) -> JSONResponse:
     """The problem as a response."""
-    return JSONResponse(
-        problem.model_dump(), status_code=problem.status, media_type="application/problem+json", headers=headers
-    )
+    return JSONResponse(problem.model_dump(), status_code=problem.status, media_type=_MEDIA_TYPE, headers=headers)
 
 
 def refusal_of(fault: SpillboxError, *, over_mcp: bool = False) -> JSONResponse:
@@ -98,14 +106,23 @@ def refusal_of(fault: SpillboxError, *, over_mcp: bool = False) -> JSONResponse:
 
 
 def install(app: FastAPI) -> None:
-    """Answer every error that is known with a problem; `api.access` answers the rest."""
+    """Answer every error that is known with a problem, and document it; `api.access` answers the rest."""
+    document = app.openapi
+
+    def with_problem() -> dict[str, Any]:
+        found = document()
+        # FastAPI would give a model of `responses` the media type of the route's answer, which is not a problem's.
+        found["components"]["schemas"][_NAME] = Problem.model_json_schema()
+        return found
+
+    app.openapi = with_problem  # type: ignore[method-assign]  # FastAPI's own way to change the document
 
     @app.exception_handler(SpillboxError)
     async def _known(_: Request, fault: SpillboxError) -> JSONResponse:
         return refusal_of(fault)
 
     @app.exception_handler(HTTPException)
-    async def _http(_: Request, fault: HTTPException) -> JSONResponse:
+    async def _http(request: Request, fault: HTTPException) -> JSONResponse:
         code = _CODE_BY_STATUS.get(fault.status_code, "bad_request")
         problem = Problem(
             title=http.HTTPStatus(fault.status_code).phrase,
@@ -113,7 +130,10 @@ def install(app: FastAPI) -> None:
             code=code,
             detail=str(fault.detail),
         )
-        return response_of(problem, dict(fault.headers or {}))
+        headers = dict(fault.headers or {})
+        if "Allow" in headers:  # those of one route; a path may have several
+            headers["Allow"] = ", ".join(_methods_of(request))
+        return response_of(problem, headers)
 
     @app.exception_handler(RequestValidationError)
     async def _parameters(_: Request, fault: RequestValidationError) -> JSONResponse:
@@ -127,3 +147,10 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(ClientDisconnect)
     async def _left(_: Request, fault: ClientDisconnect) -> JSONResponse:
         return response_of(Problem(title="Bad Request", status=400, code="bad_request", detail="The client left."))
+
+
+def _methods_of(request: Request) -> list[str]:
+    """What the path of a request may be asked for with."""
+    routes = request.app.routes
+    asked = ({**request.scope, "method": method.value} for method in http.HTTPMethod)
+    return [one["method"] for one in asked if any(route.matches(one)[0] is Match.FULL for route in routes)]

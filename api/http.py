@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from typing import Annotated, Any, Literal
 from urllib.parse import quote, unquote_to_bytes
 
-from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from fastapi.security import HTTPBearer
 from fastapi.sse import format_sse_event
@@ -17,11 +17,12 @@ from pydantic import BaseModel, Field
 from starlette.convertors import Convertor, register_url_convertor
 
 from api import approvals, metrics, results
-from api.bodies import Bodies, Body, OpenFileResponse
+from api.bodies import FILE_RESPONSES, Bodies, Body, OpenFileResponse
 from api.callers import Bearer
 from api.describe import Format, describe
-from api.errors import Problem, problem_of, unexpected
+from api.errors import PROBLEMS, problem_of, unexpected
 from api.metrics import Metrics
+from api.parameters import CallId, WorkspaceName
 from api.settings import Settings
 from sandbox.doctor.doctor import Finding
 from sandbox.errors import InvalidArguments, SpillboxError, TooLarge
@@ -53,8 +54,6 @@ _MAX_WAITING_BYTES = 1 << 20
 _PROGRESS_SECONDS = 0.5
 _LARGE_BODY_BYTES = 256 << 10
 _EVENT_STREAM = "text/event-stream"
-_PROBLEM = {"model": Problem, "content": {"application/problem+json": {}}}
-_PROBLEMS: dict[int | str, dict[str, Any]] = dict.fromkeys((400, 401, 403, 404, 409, 413, 422, 429, 500, 503), _PROBLEM)
 
 
 class Readiness(BaseModel):
@@ -70,7 +69,7 @@ class Readiness(BaseModel):
 def routes(box: Toolbox, settings: Settings, findings: list[Finding], bodies: Bodies, figures: Metrics) -> APIRouter:
     """All routes over one toolbox."""
     # The guard in front of the application asks for the key; this tells of it.
-    router = APIRouter(responses=_PROBLEMS, dependencies=[Depends(HTTPBearer(auto_error=False))])
+    router = APIRouter(dependencies=[Depends(HTTPBearer(auto_error=False))])
     _add_tools(router, box, settings, bodies)
     _add_files(router, box)
     results.add_routes(router, box, settings, bodies)
@@ -78,19 +77,14 @@ def routes(box: Toolbox, settings: Settings, findings: list[Finding], bodies: Bo
     metrics.add_routes(router, figures)
 
     @router.get("/v1/workspaces/{workspace}/records", tags=["records"])
-    def records(workspace: str, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Record]:
+    def records(workspace: WorkspaceName, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[Record]:
         """The workspace's calls, newest first, without their answers."""
         return box.records.latest(box.workspaces.open(workspace).id, limit=limit)
 
     @router.get("/v1/workspaces/{workspace}/records/{call_id}", tags=["records"])
-    def record(workspace: str, call_id: str) -> Record:
+    def record(workspace: WorkspaceName, call_id: str) -> Record:
         """One call, with its answer."""
         return box.records.get(box.workspaces.open(workspace).id, call_id)
-
-    @router.get("/healthz", tags=["health"])
-    async def healthz() -> dict[str, str]:
-        """Whether the process answers."""
-        return {"status": "ok"}
 
     @router.get("/readyz", tags=["health"])
     async def readyz() -> Readiness:
@@ -105,7 +99,15 @@ def routes(box: Toolbox, settings: Settings, findings: list[Finding], bodies: Bo
             weaker=list(dict.fromkeys(finding.what for finding in findings if finding.weaker)),
         )
 
-    return router
+    everything = APIRouter(responses=PROBLEMS)
+    everything.include_router(router)
+
+    @everything.get("/healthz", tags=["health"])
+    async def healthz() -> dict[str, str]:
+        """Whether the process answers; asks for no key."""
+        return {"status": "ok"}
+
+    return everything
 
 
 # Tools
@@ -161,13 +163,7 @@ def _by_itself(schema: dict[str, Any]) -> dict[str, Any]:
 def _tool_route(
     box: Toolbox, settings: Settings, bodies: Bodies, name: str
 ) -> Callable[..., Coroutine[Any, Any, Response]]:
-    async def call(
-        workspace: str,
-        request: Request,
-        idempotency_key: Annotated[
-            str | None, Header(description="An id for the call: the same one again gives the same answer, done once.")
-        ] = None,
-    ) -> Response:
+    async def call(workspace: WorkspaceName, request: Request, idempotency_key: CallId = None) -> Response:
         caller = Caller(identity=Bearer.of(request).identity)
         with await bodies.read(request, settings.max_request_bytes, "SPILLBOX_MAX_REQUEST_BYTES") as body:
             arguments = await _json_object(body.content)
@@ -260,23 +256,23 @@ def _add_files(router: APIRouter, box: Toolbox) -> None:
     place = "/v1/workspaces/{workspace}/files"
 
     @router.get(place, tags=["files"])
-    async def files(workspace: str, query: Annotated[ListFilesInput, Query()]) -> ListFilesOutput:
+    async def files(workspace: WorkspaceName, query: Annotated[ListFilesInput, Query()]) -> ListFilesOutput:
         """The workspace's files."""
         return await list_files(box.call_of("", box.workspaces.open(workspace)), query)
 
     @router.head(place + "/{path:anypath}", include_in_schema=False)
-    @router.get(place + "/{path:anypath}", tags=["files"], response_class=Response, responses={206: {}, 416: {}})
-    def download(workspace: str, path: str, request: Request) -> Response:
+    @router.get(place + "/{path:anypath}", tags=["files"], response_class=Response, responses=FILE_RESPONSES)
+    def download(workspace: WorkspaceName, path: str, request: Request) -> Response:
         """A file's bytes; ranges are served."""
         name = _path_of(request, workspace)
         return OpenFileResponse(box.workspaces.open(workspace).open_file(name), name=segments_of(name)[-1])
 
     @router.put(
         place + "/{path:anypath}", tags=["files"],
-        openapi_extra={"requestBody": {"required": True, "content": {"application/octet-stream": {}}}},
+        openapi_extra={"requestBody": {"content": {"application/octet-stream": {}}}},
     )  # fmt: skip
-    async def upload(workspace: str, path: str, request: Request) -> FileChange:
-        """Write a file: the body, as it is."""
+    async def upload(workspace: WorkspaceName, path: str, request: Request) -> FileChange:
+        """Write a file: the body, as it is; without one, an empty file."""
         name = _path_of(request, workspace)
         target = box.workspaces.open(workspace)
         segments_of(name)  # refuse the path before reading the body
@@ -292,7 +288,7 @@ def _add_files(router: APIRouter, box: Toolbox) -> None:
                 return await asyncio.to_thread(target.write, name, iter(lambda: body.read(_CHUNK_BYTES), b""))
 
     @router.delete(place + "/{path:anypath}", tags=["files"])
-    async def delete(workspace: str, path: str, request: Request) -> FileChange:
+    async def delete(workspace: WorkspaceName, path: str, request: Request) -> FileChange:
         """Delete a file."""
         name = _path_of(request, workspace)
         target = box.workspaces.open(workspace)

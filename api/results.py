@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Request, Response
 from fastapi.responses import HTMLResponse
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.config import JsonDict
 
-from api.bodies import Bodies, OpenFileResponse
+from api.bodies import FILE_RESPONSES, Bodies, OpenFileResponse
+from api.parameters import WorkspaceName
 from api.settings import Settings
 from sandbox.catalog import Attachment, ShownTable
 from sandbox.errors import InvalidArguments
@@ -30,8 +32,25 @@ th {{ background: #f2f2f2; position: sticky; top: 0 }}</style></head>
 """
 
 
+_RAW_RESULT: JsonDict = {
+    "type": "object",
+    "anyOf": [{"required": ["content"]}, {"required": ["structuredContent"]}],
+}
+
+
 class SpillRequest(BaseModel):
     """A tool's result: `content` or `result`."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        json_schema_extra={
+            "oneOf": [
+                {"required": ["content"], "properties": {"result": {"type": "null"}}},
+                {"required": ["result"], "properties": {"result": _RAW_RESULT, "content": False}},
+            ]
+        },
+    )
 
     tool: str = Field(description="Name of the tool that gave it.")
     content: Any = Field(None, description="Any JSON, or a text. Every number stays as it is written.")
@@ -61,7 +80,7 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings, bodies: Bodi
         f"{place}/spills", tags=["spills"],
         openapi_extra={"requestBody": {"required": True, "content": {"application/json": {"schema": _SPILL_SCHEMA}}}},
     )  # fmt: skip
-    async def spill(workspace: str, request: Request) -> Spill:
+    async def spill(workspace: WorkspaceName, request: Request) -> Spill:
         """Save a tool's result if it is long; gives what to hand to the model."""
         with await bodies.read(request, settings.max_spill_bytes, "SPILLBOX_MAX_SPILL_BYTES") as body:
             async with box.queue.memory(workspace, len(body.content)):
@@ -69,7 +88,7 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings, bodies: Bodi
             return await box.spill(workspace, *given)
 
     @router.get(f"{place}/attachments", tags=["attachments"])
-    def attachments(workspace: str) -> list[ListedAttachment]:
+    def attachments(workspace: WorkspaceName) -> list[ListedAttachment]:
         """The workspace's attachments, newest first."""
         found = box.catalog.attachments(box.workspaces.open(workspace).id)
         return [
@@ -82,9 +101,9 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings, bodies: Bodi
         f"{place}/attachments/{{attachment}}",
         tags=["attachments"],
         response_class=Response,
-        responses={206: {}, 416: {}},
+        responses=FILE_RESPONSES,
     )
-    def attachment(workspace: str, attachment: str) -> Response:
+    def attachment(workspace: WorkspaceName, attachment: str) -> Response:
         """An attachment's bytes; ranges are served. A signed link needs no key."""
         found = box.catalog.attachment(box.workspaces.open(workspace).id, attachment)
         return OpenFileResponse(box.attachments.open(found), name=found.name.encode(), media_type=found.media_type)
@@ -95,7 +114,7 @@ def add_routes(router: APIRouter, box: Toolbox, settings: Settings, bodies: Bodi
         responses={200: {"content": {"application/json": {}, "text/html": {}}}},
     )
     def table(
-        workspace: str, table: Annotated[str, Path(description="Its id; with .html at the end, a page.")]
+        workspace: WorkspaceName, table: Annotated[str, Path(description="Its id; with .html at the end, a page.")]
     ) -> Response:
         """A table that was shown, as JSON or as a plain page."""
         found = box.catalog.table(box.workspaces.open(workspace).id, table.removesuffix(".html"))

@@ -96,9 +96,10 @@ class Docker(Command):
 
     name = "docker run"
 
-    def __init__(self, folder: Path, oci_runtime: str = "runc") -> None:
+    def __init__(self, folder: Path, oci_runtime: str | None = None) -> None:
+        """``oci_runtime``: one that the daemon knows, its own if None."""
         self._folder = folder / "docker"
-        self._oci_runtime = oci_runtime
+        self._runtime = [] if oci_runtime is None else ["--runtime", oci_runtime]
         lay_out(self._folder)
         self._folder.chmod(0o777)  # the image's user is nobody that this machine knows
 
@@ -111,9 +112,9 @@ class Docker(Command):
         )
 
     @staticmethod
-    def oci_runtimes() -> list[str]:
-        """Those that the daemon knows."""
-        return sorted(Engine().ask("info")["Runtimes"])
+    def knows(oci_runtime: str) -> bool:
+        """Whether the daemon does."""
+        return oci_runtime in Engine().ask("info")["Runtimes"]
 
     @staticmethod
     def make_image(guest_root: Path) -> None:
@@ -123,7 +124,7 @@ class Docker(Command):
     def run(self, script: str) -> object:
         limits = ["--memory", "512m", "--memory-swap", "512m", "--pids-limit", "64", "--cap-drop", "ALL"]
         place = ["--volume", f"{self._folder}:/workspace", "--workdir", "/workspace", "--tmpfs", "/tmp"]  # noqa: S108
-        walls = ["--runtime", self._oci_runtime, "--network", "none", "--read-only"]
+        walls = [*self._runtime, "--network", "none", "--read-only"]
         return subprocess.run(
             ["docker", "run", "--rm", *walls, *limits, *place, IMAGE, "/opt/venv/bin/python", script],
             check=False, capture_output=True,
@@ -228,7 +229,12 @@ def service(folder: Path, guest_root: Path, runtime: RuntimeName, **variables: s
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     settings = {"RUNTIME": runtime, "QUEUE_LENGTH": "256", **variables}
-    environment = {"PATH": os.environ["PATH"], **{f"SPILLBOX_{name}": value for name, value in settings.items()}}
+    docker = {name: value for name, value in os.environ.items() if name.startswith("DOCKER_")}
+    environment = {
+        "PATH": os.environ["PATH"],
+        **docker,
+        **{f"SPILLBOX_{name}": value for name, value in settings.items()},
+    }
     started = time.perf_counter()
     process = subprocess.Popen(
         [sys.executable, "-m", "api", "serve", "--data-dir", str(folder), "--port", str(port)],

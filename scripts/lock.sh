@@ -9,4 +9,5 @@ lock pyproject.toml --output-file requirements.txt
 lock pyproject.toml --group dev --constraints requirements.txt --output-file requirements-dev.txt
 lock images/runtime/requirements.in --output-file images/runtime/requirements.txt
 lock tests/clients/requirements.in --output-file tests/clients/requirements.txt
+lock tests/fuzz/requirements.in --output-file tests/fuzz/requirements.txt
 (cd tests/node && npm install --package-lock-only --ignore-scripts)

@@ -68,7 +68,7 @@ def need_image(engine: Engine, root: GuestRoot) -> None:
 
 _image_lock = threading.Lock()
 
-OTHERS = ("node", "clients", "browser", "images", "bundle")
+OTHERS = ("node", "clients", "fuzz", "browser", "images", "bundle")
 """What some tests need besides: programs that are not ours (`scripts/others.sh`; a browser is Chromium), the images, the bundle."""
 
 

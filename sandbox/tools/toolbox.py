@@ -67,7 +67,7 @@ KEEP_RESULTS = timedelta(days=7)
 _STOPPED = "The call was stopped."
 OUTER, UNKNOWN = "outer", "unknown"
 """What observers are told in the place of names that others chose: of a tool of another program, and of none."""
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
+CALL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
 
 
 class Claiming(Wrapper):
@@ -201,7 +201,7 @@ class Toolbox:
     ) -> BaseModel:  # fmt: skip
         if call_id is None:
             call_id = new_call_id()
-        elif not _ID.fullmatch(call_id):
+        elif not CALL_ID.fullmatch(call_id):
             raise InvalidArguments("The id of a call is 1 to 128 letters, digits, '.', '_', ':' or '-'.")
         try:
             acceptance = await in_ledger(

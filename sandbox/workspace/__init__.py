@@ -21,12 +21,13 @@ from sandbox.workspace.paths import (
 )
 from sandbox.workspace.transfer import FolderTree, GuestTree, Manifest, too_deep
 from sandbox.workspace.tree import Entry, Identity, pages
-from sandbox.workspace.workspace import READ_ONLY_FOLDERS, FileInfo, Workspace, Workspaces
+from sandbox.workspace.workspace import READ_ONLY_FOLDERS, WORKSPACE_NAME, FileInfo, Workspace, Workspaces
 
 __all__ = [
     "GUEST_PATH",
     "MAX_DEPTH",
     "READ_ONLY_FOLDERS",
+    "WORKSPACE_NAME",
     "Disk",
     "Entry",
     "FileInfo",

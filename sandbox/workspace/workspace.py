@@ -35,7 +35,8 @@ _READ_ONLY = frozenset(name.encode() for name in READ_ONLY_FOLDERS)
 ExpiredAt = Callable[[str, str], datetime | None]
 """When the file of a workspace's id and a path expired, if it did."""
 
-_ID = re.compile(rf"(?=.{{1,128}}$)({NAME.pattern}{SEPARATOR})?[A-Za-z0-9][A-Za-z0-9._-]*")
+WORKSPACE_NAME = re.compile("[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_ID = re.compile(rf"(?=.{{1,128}}$)({NAME.pattern}{SEPARATOR})?{WORKSPACE_NAME.pattern}")
 _MAX_READ_BYTES = 64 << 20
 _LEFT_OVER_SECONDS = 24 * 3600
 _SCRATCH = ".scratch"  # no workspace id begins with a dot

@@ -13,6 +13,7 @@ from urllib.parse import quote
 import httpx
 import pytest
 
+from api.errors import STATUS_BY_CODE
 from sandbox.guest_root import GuestRoot
 from sandbox.records import Records, State
 from tests.conftest import DATA_FOLDER, SURFACES_OVER, jail_pids
@@ -338,3 +339,47 @@ def test_every_reference_of_the_openapi_document_leads_somewhere(http: httpx.Cli
     columns = document["paths"]["/v1/workspaces/{workspace}/tools/build_csv"]["post"]["requestBody"]
     assert "$ref" not in str(columns)
     assert "header" in str(columns)
+
+
+def test_every_route_documents_its_problems_as_problems(http: httpx.Client) -> None:
+    document = http.get("/openapi.json").json()
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for status in {str(status) for status in STATUS_BY_CODE.values()}:
+                (media_type,) = operation["responses"][status]["content"]
+                assert media_type == "application/problem+json"
+    assert set(document["components"]["schemas"]["Problem"]["required"]) == {"title", "status", "code", "detail"}
+
+
+def test_only_the_probe_is_documented_to_ask_for_no_key(http: httpx.Client) -> None:
+    paths = http.get("/openapi.json").json()["paths"]
+    open_paths = [
+        path for path, operations in paths.items() if any("security" not in one for one in operations.values())
+    ]
+    assert open_paths == ["/healthz"]
+
+
+def test_a_method_that_a_path_has_not_is_told_with_those_that_it_has(http: httpx.Client) -> None:
+    for path, methods in ((f"{FILES}/a", "DELETE, GET, HEAD, PUT"), (FILES, "GET"), ("/v1/tools", "GET")):
+        for method in ("OPTIONS", "POST"):
+            answer = http.request(method, path)
+            assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+            assert answer.headers["allow"] == methods
+
+
+def test_a_range_that_can_not_be_served_is_a_problem(http: httpx.Client) -> None:
+    http.put(f"{FILES}/a.txt", content=b"12345")
+    behind = http.get(f"{FILES}/a.txt", headers={"Range": "bytes=5-"})
+    assert (behind.status_code, behind.json()["code"]) == (416, "unsatisfiable_range")
+    assert behind.headers["content-range"] == "bytes */5"
+    unreadable = http.get(f"{FILES}/a.txt", headers={"Range": "lines=1-2"})
+    assert (unreadable.status_code, unreadable.json()["code"]) == (400, "bad_request")
+    for answer in (behind, unreadable):
+        assert answer.headers["content-type"] == "application/problem+json"
+    assert http.head(f"{FILES}/a.txt", headers={"Range": "bytes=5-"}).status_code == 416
+
+
+def test_an_upload_without_a_body_is_an_empty_file(http: httpx.Client) -> None:
+    assert http.put(f"{FILES}/empty").json()["bytes"] == 0
+    body = http.get("/openapi.json").json()["paths"]["/v1/workspaces/{workspace}/files/{path}"]["put"]["requestBody"]
+    assert not body.get("required")

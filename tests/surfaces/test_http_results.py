@@ -6,9 +6,11 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
+from jsonschema import Draft202012Validator
 from pydantic import SecretStr
 
 from api.app import create_app, links_of, prove, toolbox_of
@@ -171,3 +173,22 @@ async def test_a_service_without_a_sandbox_has_everything_but_scripts(tmp_path: 
 
 def test_links_are_plain_where_no_key_is_set() -> None:
     assert links_of(Settings()).sign("/v1/x") == "/v1/x"
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"tool": "t", "content": None}, {"tool": "t", "content": [1], "result": None, "hint": None, "is_mcp": True},
+        {"tool": "t", "result": {"content": []}}, {"tool": "t", "result": {"structuredContent": {}}}, {"content": 1},
+        {"tool": "t"}, {"tool": "t", "result": None}, {"tool": "t", "content": 1, "result": {"content": []}},
+        {"tool": "t", "result": {"rows": []}}, {"tool": "t", "content": 1, "more": 1},
+        {"tool": "t", "content": 1, "is_mcp": 1}, {"tool": "t", "content": 1, "is_error": "true"},
+        {"tool": "t", "content": 1, "surface": "none"},
+    ],
+)  # fmt: skip
+def test_a_spill_is_taken_if_it_fits_its_schema(http: httpx.Client, given: dict[str, Any]) -> None:
+    operation = http.get("/openapi.json").json()["paths"]["/v1/workspaces/{workspace}/spills"]["post"]
+    schema = operation["requestBody"]["content"]["application/json"]["schema"]
+    fits = Draft202012Validator(schema).is_valid(given)
+    answer = http.post(f"{W}/spills", json=given)
+    assert answer.status_code == (200 if fits else 422), answer.text
