@@ -256,7 +256,7 @@ class Client:
 
     def _tables(self) -> None:
         """A result becomes a CSV file and a workbook; each value in them is the source's."""
-        first, count = self._random.randrange(10**18), self._random.randrange(40, 400)
+        first, count = self._random.randrange(10**17, 10**18), self._random.randrange(40, 400)
         rows = [
             [str(first + n), self._random.choice(("007", "=1+1", "한글", "a,b\n\"c\"")), f"{n / 7:.6f}", "true"]
             for n in range(count)

@@ -29,11 +29,7 @@ def become_first():
     import _signal
     import resource
 
-    # stdin is at its end, and this jail's own: flags and locks of a descriptor that jails shared would pass from one to another.
-    nothing, closed = os.pipe()
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.close(closed)
+    end_stdin()
     _, most = resource.getrlimit(resource.RLIMIT_SIGPENDING)
     if not 0 <= most <= _MAX_WAITING_SIGNALS:
         resource.setrlimit(resource.RLIMIT_SIGPENDING, (_MAX_WAITING_SIGNALS, _MAX_WAITING_SIGNALS))
@@ -45,6 +41,14 @@ def become_first():
     _signal.signal(_signal.SIGCHLD, _nothing)
     _signal.set_wakeup_fd(wake_write, warn_on_full_buffer=False)
     return wake_read
+
+
+def end_stdin():
+    """Make stdin one that is at its end, and nobody else's: others would see what is written to a shared one, and its flags."""
+    nothing, closed = os.pipe()
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.close(closed)
 
 
 def fork_script(enter):

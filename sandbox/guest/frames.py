@@ -8,10 +8,11 @@
     service -> worker    SEAL: a secret that each later frame of the worker begins with, until WIPED
                                                                            OUT and ERR as they come
     service -> worker    KILL, if it must end before its time
-    worker  -> service   DONE: how it ended                                (nothing of the guest lives any more)
+    worker  -> service   FILE and its DATA for each of the report; DONE: how it ended
+                                                                           (nothing of the guest lives any more)
     service -> worker    LIST                                              ENTRY for each, END
     service -> worker    GET: a path                                       DATA, END
-    service -> worker    WIPE                                              WIPED: all is as it was before FOLDER
+    service -> worker    WIPE                                              WIPED: 1 if all is as it was before FOLDER, else 0
     either side closes: the other gives up
 
 A container's standard streams are all that every engine of containers carries, so it is not the wire of a jail. Only
@@ -24,6 +25,8 @@ import os
 
 HEAD_BYTES = 5
 MAX_FRAME_BYTES = 256 * 1024
+MAX_REPORT_FILES, MAX_REPORT_BYTES = 16, 1 << 20
+"""Files of a run's report, and bytes of each."""
 
 (
     UP, SETUP, FILTER, PRELOAD, FOLDER, FILE, DATA, FILLED, GO, STANDS, SEAL, OUT, ERR, KILL, DONE, LIST, ENTRY, END, GET, WIPE,
@@ -48,6 +51,7 @@ def decode_head(head: bytes) -> tuple[int, int]:
 
 def encode_entry(mode: int, size: int, inode: int, modified_ns: int, path: bytes) -> bytes:
     """The payload of FILE and ENTRY: numbers of stat(2), and the path as bytes, from the workspace's folder."""
+    modified_ns = max(-(2**63), min(2**63 - 1, modified_ns))  # a guest may give a file any time
     numbers = zip((mode, size, inode, modified_ns), _NUMBERS)
     return b"".join(value.to_bytes(count, "big", signed=signed) for value, (count, signed) in numbers) + path
 

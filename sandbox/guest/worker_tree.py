@@ -9,7 +9,6 @@ WORKSPACE, REPORT = "/workspace", "/run/report"
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _READ_BYTES = 128 * 1024
 _MAX_DEPTH = 32
-_MAX_REPORT_BYTES = 1 << 20
 
 
 class Filling:
@@ -109,13 +108,16 @@ def _below(fd, above, leave_out):
                 os.close(inner)
 
 
-def count_entries(most):
-    """Entries of the workspace now, while the guest may change them; it stops at ``most``."""
-    count, waiting = 0, [WORKSPACE]
+def count_entries(place, most, leave_out):
+    """Entries of a place now, while the guest may change them, without some of its own; it stops at ``most``."""
+    count, waiting = 0, [place]
     while waiting and count < most:
+        folder = waiting.pop()
         try:
-            with os.scandir(waiting.pop()) as found:
+            with os.scandir(folder) as found:
                 for entry in found:
+                    if folder == place and entry.name in leave_out:
+                        continue
                     count += 1
                     if count >= most:
                         break
@@ -138,14 +140,14 @@ def content(path):
 
 
 def report():
-    """Name and content of the regular files directly in the report's folder, each cut."""
+    """Name and content of the regular files directly in the report's folder, so many of them, and each cut."""
     os.chmod(REPORT, 0o700)
-    for name in os.listdir(REPORT.encode()):
+    for name in sorted(os.listdir(REPORT.encode()))[: frames.MAX_REPORT_FILES]:
         path = os.path.join(REPORT.encode(), name)
         try:
             if stat.S_ISREG(os.lstat(path).st_mode):
                 with open(path, "rb") as file:
-                    yield name, file.read(_MAX_REPORT_BYTES)
+                    yield name, file.read(frames.MAX_REPORT_BYTES)
         except OSError:
             continue
 

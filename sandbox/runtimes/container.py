@@ -30,6 +30,7 @@ SERVICE_LABEL = "spillbox.service"
 """Of each container: the process that it belongs to, as `sandbox.processes` tells it, and its pid namespace."""
 
 START_SECONDS = 60
+_END_SECONDS = 5
 _SMALL_MIB = 8
 _WORKER_BYTES = 24 * MIB
 """What process 1 takes before it has imported a library, with what the kernel counts for it besides."""
@@ -40,6 +41,8 @@ _HEAD = struct.Struct(">BxxxL")  # of the engine's stream: which output, and how
 _STDERR = 2
 _MAX_SAID_BYTES = 500
 _SEAL_BYTES = 16
+_HIDDEN = ("/dev/pts", "/dev/mqueue")
+"""What the engine mounts by itself: terminals, which the host has 4,096 of for all, and queues that no memory limit counts."""
 _NOT_IN_GVISOR = ("msgqueue", "rtprio")
 """Limits that its kernel does not let be set; it has neither message queues nor real-time priorities."""
 _READ_BYTES = 256 * 1024
@@ -66,6 +69,10 @@ class ContainerWalls:
 
 NO_FILTER: dict[str, Any] = {"seccomp": seccomp.NO_FILTER, "profile": "unconfined"}
 """Walls without seccomp, for controls."""
+
+
+class UidTaken(JailFailed):
+    """Another container has that uid."""
 
 
 class Engine:
@@ -112,6 +119,18 @@ class Engine:
         except (DockerException, OSError) as fault:
             raise JailFailed(f"Docker refused {method}: {_said(fault)}") from None
 
+    def create(self, name: str, *arguments: Any, **named: Any) -> str:
+        """The id of a new container; raises `UidTaken` if there is one of that name."""
+        try:
+            made: dict[str, str] = self.api.create_container(*arguments, name=name, **named)
+        except APIError as fault:
+            if fault.status_code == 409:
+                raise UidTaken(f"Docker has a container {name} already.") from None
+            raise JailFailed(f"Docker refused a container: {_said(fault)}") from None
+        except (DockerException, OSError) as fault:
+            raise JailFailed(f"Docker refused a container: {_said(fault)}") from None
+        return made["Id"]
+
     def remove(self, container_id: str) -> None:
         """Kill and remove a container, if it is still there."""
         try:
@@ -157,7 +176,7 @@ class Container:
     def __init__(
         self, engine: Engine, walls: ContainerWalls, limits: Limits, *, uid: int, read_only: dict[str, Path]
     ) -> None:
-        """Start one; raises `JailFailed`. ``read_only``: the folders of the host by their names in the workspace."""
+        """Start one; raises `JailFailed`, or `UidTaken`. ``read_only``: the folders of the host by their names in the workspace."""
         self._engine = engine
         self._walls = walls
         self.limits = limits
@@ -176,11 +195,11 @@ class Container:
         self.modules: frozenset[str] = frozenset()
         self._seal = b""
         host = self._host_config(read_only)
-        self.id: str = engine.ask(
-            "create_container", walls.image, self._command(), user=f"{self._owner}:{self._owner}", environment=walls.environment,
+        self.id: str = engine.create(
+            f"spillbox-{uid}", walls.image, self._command(), user=f"{self._owner}:{self._owner}", environment=walls.environment,
             hostname=None if "uts_mode" in walls.changes else policy.HOSTNAME, working_dir="/", stdin_open=True,
             labels={SERVICE_LABEL: service_label()}, host_config=host, entrypoint=[],
-        )["Id"]  # fmt: skip
+        )  # fmt: skip
         self._socket: socket.socket | None = None
         try:
             self._begin()
@@ -200,6 +219,7 @@ class Container:
             mount.place: f"{mount.options},{ours},{'exec' if mount.executable else 'noexec'}"
             for mount in policy.tmpfs_mounts(limits)
         }
+        tmpfs |= dict.fromkeys(_HIDDEN, "ro,size=4096,nr_inodes=1,mode=0555")
         fields: dict[str, Any] = {
             "network_mode": "none", "read_only": True, "cap_drop": ["ALL"], "ipc_mode": "private", "cgroupns": None,
             "security_opt": ["no-new-privileges", f"seccomp={walls.profile}"], "tmpfs": tmpfs, "binds": binds,
@@ -258,6 +278,8 @@ class Container:
             return int(facts["bytes"])
         except (ValueError, KeyError, TypeError):
             raise off_protocol() from None
+        except JailLost as fault:
+            raise JailLost(f"{fault} {self.what_it_said()}".rstrip()) from None
 
     def make_room(self, filled_bytes: int) -> None:
         """Let a script have all of its memory, besides what process 1 and the files that were filled in take."""
@@ -274,13 +296,13 @@ class Container:
         try:
             self._socket.sendall(frames.encode(kind, payload))
         except OSError as fault:
-            raise JailLost(f"The container has ended ({fault.strerror}). {self.what_it_said()}") from None
+            raise JailLost(f"The container has ended ({fault.strerror}).") from None
 
     def expect(self, *kinds: int, within_seconds: float = START_SECONDS) -> bytes:
         """The payload of the next frame, which must be of one of these kinds; raises `JailLost`."""
         kind, payload = self.receive(within_seconds)
         if kind not in kinds:
-            raise off_protocol(self.what_it_said())
+            raise off_protocol()
         return payload
 
     def receive(self, within_seconds: float) -> tuple[int, bytes]:
@@ -340,9 +362,9 @@ class Container:
         except TimeoutError:
             raise
         except OSError as fault:
-            raise JailLost(f"The container has ended ({fault.strerror}). {self.what_it_said()}") from None
+            raise JailLost(f"The container has ended ({fault.strerror}).") from None
         if not data:
-            raise JailLost(f"The container has ended. {self.what_it_said()}")
+            raise JailLost("The container has ended.")
         return data
 
     def what_it_said(self) -> str:
@@ -354,9 +376,10 @@ class Container:
 
     def end_out_of_memory(self) -> bool:
         """Kill what is left; gives whether the kernel had ended it for its memory."""
+        self._hang_up()  # with output that nobody reads, the engine would not come to the container's end
         self.kill()
         with suppress(JailFailed):
-            self._engine.ask("wait", self.id, timeout=START_SECONDS)
+            self._engine.ask("wait", self.id, timeout=_END_SECONDS)
             return bool(self._engine.ask("inspect_container", self.id)["State"]["OOMKilled"])
         return False
 
@@ -367,11 +390,14 @@ class Container:
 
     def remove(self) -> None:
         """Kill and remove it; raises `JailFailed`."""
+        self._hang_up()
+        self._engine.remove(self.id)
+
+    def _hang_up(self) -> None:
         if self._socket is not None:
             self._channel.close()
             self._socket.close()
             self._socket = None
-        self._engine.remove(self.id)
 
 
 def _require_answer(url: str) -> None:
@@ -387,9 +413,9 @@ def _said(fault: Exception) -> str:
     return str(text)[:500].rstrip(".")
 
 
-def off_protocol(said: str = "") -> JailLost:
+def off_protocol() -> JailLost:
     """What to raise where process 1 says what no worker says."""
-    return JailLost(f"The container's first process did not keep to its protocol. {said}".rstrip())
+    return JailLost("The container's first process did not keep to its protocol.")
 
 
 def parts_of(file: int, size: int) -> Iterator[bytes]:

@@ -5,6 +5,7 @@ are bounded.
 """
 
 import json
+import logging
 import os
 import tempfile
 import time
@@ -21,9 +22,10 @@ from sandbox.runtimes.session import Outcome, Printed
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import MAX_DEPTH, Entry, Manifest, Segments, Workspace, pages, too_deep
 
+_log = logging.getLogger(__name__)
+
 _ANSWER_SECONDS = 60
 _KILL_SECONDS = 3
-_MAX_REPORT_FILES, _MAX_REPORT_BYTES = 16, 1 << 20
 _MAX_NAME_BYTES = 255
 _STOPPED = {
     "cpu": (Status.TIMED_OUT, "It was stopped after {limits.cpu_seconds} s of processor time, the limit."),
@@ -172,9 +174,10 @@ class ContainerSession:
         """Make the container ready for the next run; gives whether it can be. Raises `JailLost` and TimeoutError."""
         if self._is_done:
             self._container.send(frames.WIPE)
-            self._container.expect(frames.WIPED, within_seconds=_ANSWER_SECONDS)
+            is_clean = self._container.expect(frames.WIPED, within_seconds=_ANSWER_SECONDS) == b"1"
             self._container.unseal()
-        return self._is_done
+            return is_clean
+        return False
 
     def _let_run(self, folder: str) -> None:
         """GO, and then until DONE, the end of the container, or the time; at its end nothing of the guest lives."""
@@ -198,6 +201,7 @@ class ContainerSession:
 
     def _note_end(self, why: str) -> None:
         """The container has ended under the run, or is no good any more; all that the run wrote goes with it."""
+        _log.warning("a container was lost under a run: %s %s", why, self._container.what_it_said())
         if self._container.end_out_of_memory():
             self._outcome.counters = Counters(0, 0, 1, 0)
         else:
@@ -215,11 +219,11 @@ class ContainerSession:
                 capture = self._outcome.stdout if kind == frames.OUT else self._outcome.stderr
                 if why := self._printed.take(capture, payload):
                     self._stop(Status.OUTPUT_LIMIT, why)
-            elif kind == frames.FILE and len(report) < _MAX_REPORT_FILES:
+            elif kind == frames.FILE and len(report) < frames.MAX_REPORT_FILES:
                 report.append(_name_in(payload))
             elif kind == frames.DATA and report:
                 kept = self._outcome.report.get(os.fsdecode(report[-1]), b"")
-                self._outcome.report[os.fsdecode(report[-1])] = (kept + payload)[:_MAX_REPORT_BYTES]
+                self._outcome.report[os.fsdecode(report[-1])] = (kept + payload)[: frames.MAX_REPORT_BYTES]
             elif kind == frames.DONE:
                 self._take_done(payload)
                 return True

@@ -27,7 +27,7 @@ from sandbox.processes import lives
 from sandbox.runtimes import container_image, seccomp
 from sandbox.runtimes.answer import answer
 from sandbox.runtimes.base import Runtime, Standing
-from sandbox.runtimes.container import Container, ContainerWalls, Engine, label_lives
+from sandbox.runtimes.container import Container, ContainerWalls, Engine, UidTaken, label_lives
 from sandbox.runtimes.container_session import ContainerSession
 from sandbox.runtimes.session import Outcome, let_go, on_thread
 from sandbox.runtimes.shadows import shadows
@@ -39,6 +39,8 @@ _log = logging.getLogger(__name__)
 GVISOR = "runsc"
 _MAX_RUNS = 64
 _TRIES = 3
+_TIDY_SECONDS = 2
+"""How long a run waits for the container of the one before, rather than for a new one."""
 _ROOTLESS_UIDS = range(65_534 - len(CONTAINER_UIDS), 65_534)
 """An engine without privilege has no more ids than these."""
 _OF_GVISOR = (
@@ -159,7 +161,7 @@ class DockerRuntime:
         """A container of the workspace for these limits: one that is idle, or a new one."""
         while True:
             with self._lock:
-                self._lock.wait_for(lambda: self._idle.get(key) or not self._in_tidying[key])
+                self._lock.wait_for(lambda: self._idle.get(key) or not self._in_tidying[key], timeout=_TIDY_SECONDS)
                 idle = self._idle.get(key)
                 container = idle.pop()[1] if idle else None
             if container is None:
@@ -171,23 +173,34 @@ class DockerRuntime:
     def _start(self, key: Path, limits: Limits) -> Container:
         with self._lock:
             over = self._count >= self.settings.containers
-            uid = self._uids.pop() if self._uids else None
             self._count += 1
         try:
             if over:
                 self._remove_longest_idle()
-            if uid is None:
-                raise JailFailed(
-                    f"More than {len(CONTAINER_UIDS)} containers at once are not supported. Use fewer slots."
-                )
             read_only = {name: key / name for name in READ_ONLY_FOLDERS}
-            return Container(self._engine, self._walls, limits, uid=uid, read_only=read_only)
+            return self._with_uid(partial(Container, self._engine, self._walls, limits, read_only=read_only))
         except BaseException:
             with self._lock:
                 self._count -= 1
-                if uid is not None:
-                    self._uids.append(uid)
             raise
+
+    def _with_uid(self, make: Callable[..., Container]) -> Container:
+        """A container with a uid that none has, of another service's neither: the engine knows them by their names."""
+        for _ in CONTAINER_UIDS:
+            with self._lock:
+                uid = self._uids.pop() if self._uids else None
+            if uid is None:
+                break
+            try:
+                return make(uid=uid)
+            except UidTaken:
+                with self._lock:
+                    self._uids.insert(0, uid)
+            except BaseException:
+                with self._lock:
+                    self._uids.append(uid)
+                raise
+        raise JailFailed(f"More than {len(CONTAINER_UIDS)} containers at once are not supported. Use fewer slots.")
 
     def _give_back(self, key: Path, container: Container, session: ContainerSession | None) -> None:
         is_fit = False

@@ -29,6 +29,29 @@ async def test_nothing_of_one_run_is_seen_by_the_next(run: Run) -> None:
     assert second.stdout.text == "[] [] [1] []\n"
 
 
+async def test_nothing_that_a_run_wrote_to_stdin_is_read_by_the_next(run: Run) -> None:
+    left = await run(
+        "import fcntl, os\n"
+        "end = os.open('/proc/self/fd/0', os.O_WRONLY | os.O_NONBLOCK)\n"
+        "os.write(end, b'left')\n"
+        "fcntl.fcntl(0, fcntl.F_SETFL, os.O_NONBLOCK | os.O_APPEND)"
+    )
+    assert left.status is Status.SUCCEEDED
+    second = await run(
+        "import fcntl, os, sys\nprint(fcntl.fcntl(0, fcntl.F_GETFL) & os.O_NONBLOCK, repr(sys.stdin.read()))"
+    )
+    assert second.stdout.text == "0 ''\n"
+
+
+async def test_a_file_of_any_time_is_taken(run: Run, workspace: Workspace) -> None:
+    done = await run(
+        "import ctypes, struct\nopen('a.txt', 'w').write('x')\n"
+        "print(ctypes.CDLL(None).utimensat(-100, b'a.txt', struct.pack('qqqq', 1 << 40, 0, 1 << 40, 0), 0))"
+    )
+    assert (done.status, done.stdout.text) == (Status.SUCCEEDED, "0\n")
+    assert workspace.read_bytes("a.txt") == b"x"
+
+
 @pytest.mark.case("R14")
 async def test_every_file_is_listed_under_its_own_name(run: Run, workspace: Workspace) -> None:
     names = [

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from sandbox.errors import GuestRootMissing, JailFailed
+from sandbox.errors import GuestRootMissing, JailFailed, JailLost
+from sandbox.guest import frames
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Status
 from sandbox.runtimes import container_image
-from sandbox.runtimes.container import SERVICE_LABEL, Engine
+from sandbox.runtimes.container import SERVICE_LABEL, Container, Engine
 from sandbox.runtimes.containers import ContainerSettings, DockerRuntime
 from sandbox.workspace import Workspace, Workspaces
 from tests.conftest import docker_runtime, make_runtime, runner
@@ -25,6 +26,15 @@ from tests.conftest import docker_runtime, make_runtime, runner
 @pytest.fixture
 async def docker(root: GuestRoot, tmp_path: Path) -> AsyncIterator[DockerRuntime]:
     made = await asyncio.to_thread(make_runtime, "docker", root, tmp_path)
+    assert isinstance(made, DockerRuntime)
+    yield made
+    await made.close()
+
+
+@pytest.fixture(params=["docker", "docker+runsc"])
+async def kind(request: pytest.FixtureRequest, root: GuestRoot, tmp_path: Path) -> AsyncIterator[DockerRuntime]:
+    """With Linux's kernel below the containers, and with gVisor's."""
+    made = await asyncio.to_thread(make_runtime, request.param, root, tmp_path)
     assert isinstance(made, DockerRuntime)
     yield made
     await made.close()
@@ -113,6 +123,100 @@ async def test_a_cancelled_run_leaves_no_container_behind(docker: DockerRuntime,
         with pytest.raises(asyncio.CancelledError):
             await running
     await until(lambda: containers_of(docker) == before)
+
+
+LARGE_REPORT = (
+    "import os\nfor name in ('error.json', 'a', 'b', 'c', 'd', 'e'):\n"
+    "  fd = os.open('/run/report/' + name, os.O_CREAT | os.O_RDWR); os.ftruncate(fd, 60 << 20)\nos._exit(3)"
+)
+
+
+async def test_a_large_report_is_cut_and_holds_nobody_up(kind: DockerRuntime, workspaces: Workspaces) -> None:
+    one, other = (runner(kind, workspaces.open(name)) for name in ("one", "other"))
+    await other("print(1)")
+    began = time.monotonic()
+    done, others = await asyncio.gather(one(LARGE_REPORT), other("print(2)"))
+    assert (done.status, done.exit_code, others.stdout.text) == (Status.FAILED, 3, "2\n")
+    assert time.monotonic() - began < 30
+
+
+async def test_a_container_that_is_lost_with_output_unread_ends_its_run_at_once(
+    docker: DockerRuntime, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def receive(container: Container, seconds: float) -> tuple[int, bytes]:
+        kind, payload = real(container, seconds)
+        if kind == frames.OUT:
+            time.sleep(1)  # what the script prints meanwhile fills the engine's buffers
+            raise JailLost("It did not keep to its protocol.")
+        return kind, payload
+
+    real = Container.receive
+    monkeypatch.setattr(Container, "receive", receive)
+    began = time.monotonic()
+    done = await runner(docker, workspace)("while True: print('x' * 100_000)")
+    assert (done.status, time.monotonic() - began < 20) == (Status.KILLED, True)
+
+
+async def test_a_place_that_stays_taken_after_the_wipe_costs_the_next_run_nothing(
+    kind: DockerRuntime, workspace: Workspace
+) -> None:
+    run = runner(kind, workspace)
+    await run(
+        "import os, socket\nfile = os.open('/tmp/large', os.O_CREAT | os.O_RDWR); os.unlink('/tmp/large')\n"
+        "for _ in range(60): os.write(file, b'y' * (1 << 20))\n"
+        "a, b = socket.socketpair()\n"
+        "for _ in range(5):\n"
+        "  for one in (a, b): socket.send_fds(one, [b'x'], [a.fileno(), b.fileno(), file])"
+    )
+    free = await run("import os\nprint(os.statvfs('/tmp').f_bavail)")
+    assert int(free.stdout.text) == (64 << 20) // 4096
+
+
+async def test_files_are_bounded_everywhere(kind: DockerRuntime, workspace: Workspace) -> None:
+    run = runner(kind, workspace)
+    code = (
+        "import time\nfor n in range(200_000):\n  try: open(f'/tmp/{n}', 'w').close()\n"
+        "  except OSError as fault: print(fault.errno); time.sleep(1); break"
+    )
+    done = await run(code)
+    assert done.status is Status.DISK_FULL or done.stdout.text == "28\n"
+    assert (await run("print(2)")).stdout.text == "2\n"
+
+
+async def test_processor_time_of_children_that_nobody_waits_for_is_counted(
+    docker: DockerRuntime, workspace: Workspace
+) -> None:
+    done = await runner(docker, workspace)(
+        "import os, signal, time\nsignal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "if os.fork() == 0:\n  while time.process_time() < 1: pass\n  os._exit(0)\n"
+        "try: os.wait()\nexcept ChildProcessError: pass"
+    )
+    assert (done.usage.cpu_seconds or 0) > 0.9
+
+
+async def test_two_services_of_one_engine_never_have_one_uid(
+    root: GuestRoot, docker: DockerRuntime, workspaces: Workspaces
+) -> None:
+    other = docker_runtime(root)
+    await runner(docker, workspaces.open("one"))("print(1)")
+    await runner(other, workspaces.open("other"))("print(1)")
+    ask = docker._engine.ask
+    users = [
+        ask("inspect_container", one["Id"])["Config"]["User"]
+        for one in ask("containers", filters={"label": SERVICE_LABEL})
+    ]
+    assert len(users) == len(set(users)) >= 2
+    await other.close()
+
+
+async def test_there_are_no_terminals_and_no_queues(docker: DockerRuntime, workspace: Workspace) -> None:
+    done = await runner(docker, workspace)(
+        "import os\nprint(os.listdir('/dev/pts'), os.listdir('/dev/mqueue'))\n"
+        "for path in ('/dev/ptmx', '/dev/pts/a', '/dev/mqueue/a'):\n"
+        "  try: os.open(path, os.O_RDWR | os.O_CREAT); print(path)\n"
+        "  except OSError: pass"
+    )
+    assert done.stdout.text == "[] []\n"
 
 
 SERVICE = """
