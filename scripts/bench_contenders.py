@@ -236,10 +236,12 @@ def service(folder: Path, guest_root: Path, runtime: RuntimeName, **variables: s
         **{f"SPILLBOX_{name}": value for name, value in settings.items()},
     }
     started = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "api", "serve", "--data-dir", str(folder), "--port", str(port)],
-        env=environment, cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    log = folder / "log.txt"  # not a pipe: one that nobody reads would hold the service up when it is full
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "api", "serve", "--data-dir", str(folder), "--port", str(port)],
+            env=environment, cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL, stderr=out,
+        )  # fmt: skip
     try:
         while True:
             with suppress(ConnectionError):
@@ -247,9 +249,9 @@ def service(folder: Path, guest_root: Path, runtime: RuntimeName, **variables: s
                 first.check(first.run("print.py"))
                 break
             if process.poll() is not None or time.perf_counter() - started > _START_SECONDS:
-                raise RuntimeError(f"the service did not start: {process.communicate()[1][-2000:]!r}")
+                raise RuntimeError(f"the service did not start: {log.read_text()[-2000:]}")
             time.sleep(0.01)
         yield Service(folder, port, process.pid, time.perf_counter() - started)
     finally:
         process.terminate()
-        process.communicate()
+        process.wait()
