@@ -71,7 +71,7 @@ NO_FILTER: dict[str, Any] = {"seccomp": seccomp.NO_FILTER, "profile": "unconfine
 """Walls without seccomp, for controls."""
 
 
-class UidTaken(JailFailed):
+class UidTaken(Exception):
     """Another container has that uid."""
 
 
