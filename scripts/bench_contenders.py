@@ -112,14 +112,9 @@ class Docker(Command):
         )
 
     @staticmethod
-    def knows(oci_runtime: str) -> bool:
-        """Whether the daemon does."""
-        return oci_runtime in Engine().ask("info")["Runtimes"]
-
-    @staticmethod
     def make_image(guest_root: Path) -> None:
-        """Import the guest root as an image."""
-        container_image.make(Engine(), IMAGE, load(guest_root.resolve()))
+        """Import the guest root as an image, unless it is there."""
+        container_image.ensure(Engine(), IMAGE, load(guest_root.resolve()))
 
     def run(self, script: str) -> object:
         limits = ["--memory", "512m", "--memory-swap", "512m", "--pids-limit", "64", "--cap-drop", "ALL"]

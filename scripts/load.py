@@ -124,18 +124,19 @@ class Load:
     def _start(self) -> None:
         """The service, once it is ready."""
         started = time.monotonic()
-        self._service = subprocess.Popen(
-            [sys.executable, "-m", "api", "serve", "--data-dir", str(self._folder), "--port", str(self._port)],
-            env={"PATH": os.environ["PATH"]}, cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL,
-            stderr=(self._folder / "log.txt").open("ab"),
-        )  # fmt: skip
+        log = self._folder / "log.txt"
+        with log.open("ab") as out:
+            self._service = subprocess.Popen(
+                [sys.executable, "-m", "api", "serve", "--data-dir", str(self._folder), "--port", str(self._port)],
+                env={"PATH": os.environ["PATH"]}, cwd=Path(__file__).parents[1], stdout=subprocess.DEVNULL, stderr=out,
+            )  # fmt: skip
         while time.monotonic() - started < _START_SECONDS and self._service.poll() is None:
             with suppress(httpx.TransportError):
                 if self._clients[0].sees_ready():
                     print(f"ready after {time.monotonic() - started:.1f} s", flush=True)
                     return
             time.sleep(0.05)
-        raise RuntimeError(f"the service did not start: {(self._folder / 'log.txt').read_text()[-2000:]}")
+        raise RuntimeError(f"the service did not start: {log.read_text()[-2000:]}")
 
     def _kill(self) -> None:
         """As a loss of power does, but that of its processes none may be left."""

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Installs programs that are not ours, which tests run against the service: MCP clients, servers and conformance scenarios for
-# Node, agent frameworks for Python, and schemathesis, which sends what the OpenAPI document allows and forbids. Where npm or an index is missing, their tests are skipped and say so.
+# Node, agent frameworks for Python, and schemathesis, which sends what the OpenAPI document allows and forbids. Where npm or an
+# index is missing, their tests are skipped and say so.
 set -u
 PYTHON=${PYTHON:-python3}
 stamp=.installed

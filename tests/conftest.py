@@ -8,6 +8,7 @@ import asyncio
 import os
 import threading
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from sandbox import guest_root
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog
 from sandbox.documents.check import libraries_in
-from sandbox.errors import GuestRootMissing, SpillboxError
+from sandbox.errors import SpillboxError
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.records import Records
@@ -60,10 +61,7 @@ def docker_runtime(root: GuestRoot, **settings: Any) -> DockerRuntime:
 def need_image(engine: Engine, root: GuestRoot) -> None:
     """Make the image if it is not there."""
     with _image_lock:
-        try:
-            container_image.find(engine, IMAGE)
-        except GuestRootMissing:
-            container_image.make(engine, IMAGE, root)
+        container_image.ensure(engine, IMAGE, root)
 
 
 _image_lock = threading.Lock()
@@ -208,7 +206,13 @@ async def toolbox(root: GuestRoot, tmp_path: Path) -> AsyncIterator[Toolbox]:
 
 def make_toolbox(root: GuestRoot, folder: Path, *, limits: Limits | None = None, **settings: Any) -> Toolbox:
     """A toolbox over a folder, with runs in what is asked for."""
-    runtime = MAKERS[SURFACES_OVER](root, folder / "workspaces")
+    place = folder / "workspaces"
+    place.mkdir(parents=True, exist_ok=True)  # the launchers of warm jails mount it
+    runtime = MAKERS[SURFACES_OVER](root, place)
+    with ThreadPoolExecutor(
+        1
+    ) as apart:  # there may be a loop here already; until it is ready a warm one runs in nsjail
+        apart.submit(lambda: asyncio.run(runtime.ready())).result()
     return box_over(folder, runtime=runtime, guest=root, limits=limits, **settings)
 
 

@@ -123,11 +123,9 @@ class Engine:
         """The id of a new container; raises `UidTaken` if there is one of that name."""
         try:
             made: dict[str, str] = self.api.create_container(*arguments, name=name, **named)
-        except APIError as fault:
-            if fault.status_code == 409:
-                raise UidTaken(f"Docker has a container {name} already.") from None
-            raise JailFailed(f"Docker refused a container: {_said(fault)}") from None
         except (DockerException, OSError) as fault:
+            if isinstance(fault, APIError) and fault.status_code == 409:
+                raise UidTaken(name) from None
             raise JailFailed(f"Docker refused a container: {_said(fault)}") from None
         return made["Id"]
 

@@ -67,6 +67,14 @@ def make(engine: "Engine", name: str, root: GuestRoot) -> None:
                 engine.ask("remove_image", old)
 
 
+def ensure(engine: "Engine", name: str, root: GuestRoot) -> None:
+    """Make the image unless there is one of this version."""
+    try:
+        find(engine, name)
+    except GuestRootMissing:
+        make(engine, name, root)
+
+
 @contextmanager
 def _archive(root: Path) -> Iterator[IO[bytes]]:
     """A tar of the guest root that is the same for the same content."""
