@@ -27,15 +27,17 @@ def docker(*arguments: str, **named: str) -> str:
 
 @pytest.fixture(scope="session")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Builds both images under `TAG`, unless they are of this tree; gives the folder with their lists."""
-    lists = PROJECT / "build" / "tests"
+    """Builds both images under `TAG`, unless this folder has built them of this tree; gives the folder with their lists."""
     try:
         answers = subprocess.run(["docker", "info"], capture_output=True, check=False).returncode == 0
     except OSError:
         answers = False
     if not answers:
         unavailable("images", "Docker does not answer")
-    if not all(_wheel_in(f"{name}:{TAG}") == _wheel(tmp_path_factory) for name in ("spillbox", "spillbox-runtime")):
+    wheel = _wheel(tmp_path_factory)
+    lists = PROJECT / "build" / "tests" / wheel[:16]  # Docker's images outlive a clone, its lists do not
+    names = ("spillbox", "spillbox-runtime")
+    if not all(_wheel_in(f"{name}:{TAG}") == wheel and (lists / f"{name}.cdx.json").exists() for name in names):
         lists.mkdir(parents=True, exist_ok=True)
         _build("images", lists, TAG=TAG)
     return lists
