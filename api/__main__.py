@@ -227,7 +227,7 @@ def _check_config(settings: Settings, arguments: argparse.Namespace) -> int:
 
 def _serve(settings: Settings, _: argparse.Namespace) -> int:
     _allow_many_descriptors()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with logs.unhurried(settings.log_format), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve_until_stopped(settings))
 
 
@@ -248,7 +248,7 @@ async def _serve_until_stopped(settings: Settings) -> int:
 
 def _mcp(settings: Settings, arguments: argparse.Namespace) -> int:
     _allow_many_descriptors()
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+    with logs.unhurried(settings.log_format), asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_serve_over_stdio(settings, Conversation(arguments.workspace, arguments.surface)))
 
 

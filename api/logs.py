@@ -2,7 +2,13 @@
 
 import json
 import logging
+import os
+import queue
 import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, Literal, TextIO
@@ -17,13 +23,36 @@ _TALKATIVE = ("httpcore2", "httpx2", "mcp")
 """Whose news have addresses, with what stands in them, and ids of sessions; their warnings are told."""
 
 
+_STANDARD_ERROR = 2
+_WAITING_LINES = 10_000
+_END_SECONDS = 2.0
+
+
 def install(format: Format) -> None:
     """Let all of this process's loggers write so."""
-    handler = _ToStandardError()
-    handler.setFormatter(formatter(format))
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    _write_by(_ToStandardError(), format)
     for name in _TALKATIVE:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+@contextmanager
+def unhurried(format: Format) -> Iterator[None]:
+    """Within it, who logs never waits for who reads: a thread writes the lines.
+
+    A pipe that nobody reads takes 64 KiB (pipe(7)), and a write to a full one waits for ever. 10,000 lines wait for the
+    thread; more are lost, and a line in their place says how many. At the end 2 s are given to what waits still.
+    """
+    handler = _ByThread()
+    _write_by(handler, format)
+    try:
+        yield
+    finally:
+        handler.finish()
+
+
+def _write_by(handler: logging.Handler, format: Format) -> None:
+    handler.setFormatter(formatter(format))
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
 
 
 class _ToStandardError(logging.StreamHandler[TextIO]):
@@ -35,6 +64,58 @@ class _ToStandardError(logging.StreamHandler[TextIO]):
     @property
     def stream(self) -> TextIO:  # type: ignore[override]
         return sys.stderr
+
+
+class _ByThread(logging.Handler):
+    """Passes each line, made where it is logged since the request is known there, to a thread that writes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: queue.Queue[str] = queue.Queue(_WAITING_LINES)
+        self._lost = 0
+        threading.Thread(target=self._write, name="log", daemon=True).start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Called under the handler's lock."""
+        try:
+            if self._lost:
+                self._lines.put_nowait(self.format(_loss(self._lost)))
+                self._lost = 0
+            self._lines.put_nowait(self._line(record))
+        except queue.Full:
+            self._lost += 1
+
+    def _line(self, record: logging.LogRecord) -> str:
+        try:
+            return self.format(record)
+        except Exception:  # noqa: BLE001  as `logging` has it: who logs is not stopped by a line that can't be made
+            trouble = (record.levelno, record.pathname, record.lineno, "a line of the log could not be made", None)
+            return self.format(logging.LogRecord(record.name, *trouble, sys.exc_info()))
+
+    def finish(self) -> None:
+        """Wait until all is written, or for `_END_SECONDS`."""
+        end = time.monotonic() + _END_SECONDS
+        if self._lost:
+            with suppress(queue.Full):
+                self._lines.put(self.format(_loss(self._lost)), timeout=_END_SECONDS)
+        while self._lines.unfinished_tasks and time.monotonic() < end:
+            time.sleep(0.005)
+
+    def _write(self) -> None:
+        """Not through `sys.stderr`, whose lock this thread could hold when the interpreter ends."""
+        while True:
+            left = (self._lines.get() + "\n").encode(errors="backslashreplace")
+            with suppress(OSError):  # it is closed
+                while left:
+                    left = left[os.write(_STANDARD_ERROR, left) :]
+            self._lines.task_done()
+
+
+def _loss(lines: int) -> logging.LogRecord:
+    message = f"{lines:,} lines of the log were lost here, since what was written was not read."
+    record = logging.LogRecord(__name__, logging.WARNING, "", 0, message, None, None)
+    record.__dict__.update(with_facts(lost_lines=lines))
+    return record
 
 
 def formatter(format: Format) -> logging.Formatter:
