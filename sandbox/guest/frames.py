@@ -11,12 +11,13 @@
     worker  -> service   FILE and its DATA for each of the report; DONE: how it ended
                                                                            (nothing of the guest lives any more)
     service -> worker    LIST                                              ENTRY for each, END
-    service -> worker    GET: a path                                       DATA, END
+    service -> worker    GET: paths, with a zero byte between              DATA and END for each
     service -> worker    WIPE                                              WIPED: 1 if all is as it was before FOLDER, else 0
     either side closes: the other gives up
 
 A container's standard streams are all that every engine of containers carries, so it is not the wire of a jail. Only
-process 1 holds the container's end. Where a kernel lets a guest open descriptors of process 1 by /proc, as gVisor's does, it
+process 1 holds the container's end. What an end sends leaves when it waits for the other: a frame alone is a journey of
+its own through the engine. Where a kernel lets a guest open descriptors of process 1 by /proc, as gVisor's does, it
 could write there: hence the seal, which comes after the script's process was forked, so that it is in no memory of the
 guest's. The service treats what it reads as hostile all the same: kinds are expected, lengths bounded.
 """
@@ -25,8 +26,12 @@ import os
 
 HEAD_BYTES = 5
 MAX_FRAME_BYTES = 256 * 1024
+FLUSH_BYTES = 64 * 1024
 MAX_REPORT_FILES, MAX_REPORT_BYTES = 16, 1 << 20
 """Files of a run's report, and bytes of each."""
+
+MAX_FILES_AT_ONCE = 24
+"""In a GET: so many of the longest paths (32 names of 255 bytes) fit into a frame."""
 
 (
     UP, SETUP, FILTER, PRELOAD, FOLDER, FILE, DATA, FILLED, GO, STANDS, SEAL, OUT, ERR, KILL, DONE, LIST, ENTRY, END, GET, WIPE,
@@ -75,6 +80,8 @@ class Stream:
     def __init__(self, read_fd, write_fd):
         self.read_fd = read_fd
         self._write_fd = write_fd
+        self._unread = bytearray()
+        self._unsent = bytearray()
         self.seal = b""
 
     def receive(self):
@@ -83,17 +90,34 @@ class Stream:
         return kind, self._exactly(length)
 
     def _exactly(self, count):
-        parts = []
-        while count:
-            part = os.read(self.read_fd, count)
-            if not part:
-                os._exit(0)
-            parts.append(part)
-            count -= len(part)
-        return b"".join(parts)
+        while len(self._unread) < count:
+            self.flush()
+            self.read_more()
+        data = bytes(self._unread[:count])
+        del self._unread[:count]
+        return data
+
+    def has_more(self):
+        """Whether something is read that was not received: `read_fd` does not tell of it."""
+        return bool(self._unread)
+
+    def read_more(self):
+        """Wait for what comes next."""
+        data = os.read(self.read_fd, FLUSH_BYTES)
+        if not data:
+            os._exit(0)
+        self._unread += data
 
     def send(self, kind, payload=b""):
-        """Send a frame; blocks while the service does not read."""
-        view = memoryview(encode(kind, self.seal + payload))
-        while view:
-            view = view[os.write(self._write_fd, view) :]
+        """Send a frame, with the next `flush` or `receive` if it is short; blocks while the service does not read."""
+        self._unsent += encode(kind, self.seal + payload)
+        if len(self._unsent) >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self):
+        """Let all that was sent leave."""
+        with memoryview(self._unsent) as left:
+            sent = 0
+            while sent < len(left):
+                sent += os.write(self._write_fd, left[sent:])
+        self._unsent.clear()

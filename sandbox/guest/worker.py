@@ -64,9 +64,8 @@ def main():
         elif kind == frames.LIST:
             worker.list()
         elif kind == frames.GET:
-            for part in worker_tree.content(payload):
-                stream.send(frames.DATA, part)
-            stream.send(frames.END)
+            for part in worker_tree.contents(payload.split(b"\0")):
+                stream.send(frames.END if part is None else frames.DATA, part or b"")
         elif kind == frames.WIPE:
             worker.wipe()
         elif kind != frames.KILL:  # one that came too late
@@ -156,6 +155,9 @@ class _Worker:
         next_look = time.monotonic() + _LOOK_SECONDS
         wait_status, peak_kib = None, 0
         while wait_status is None:
+            if self._stream.has_more():
+                self._stream.receive()  # KILL: there is nothing else to say now
+                look.stop("killed")
             for fd, _ in poll.poll(max(0, next_look - time.monotonic()) * 1000 + 1):
                 if fd in pipes:
                     if not self._forward(fd, pipes[fd]):
@@ -163,8 +165,7 @@ class _Worker:
                 elif fd == self._wake_read:
                     self._wake()
                 else:
-                    self._stream.receive()  # KILL: there is nothing else to say now
-                    look.stop("killed")
+                    self._stream.read_more()
             if time.monotonic() >= next_look:
                 look.look()
                 next_look = time.monotonic() + _LOOK_SECONDS
@@ -188,6 +189,7 @@ class _Worker:
             return False
         if data:
             self._stream.send(kind, data)
+            self._stream.flush()
         return bool(data)
 
     def _give_everything_up(self, out_end, err_end):

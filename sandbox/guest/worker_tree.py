@@ -7,6 +7,7 @@ import frames
 
 WORKSPACE, REPORT = "/workspace", "/run/report"
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
 _READ_BYTES = 128 * 1024
 _MAX_DEPTH = 32
 
@@ -16,16 +17,17 @@ class Filling:
 
     def __init__(self):
         self.error = 0
+        self._parents = _Parents()
         self._fd = -1
         self._modified_ns = 0
 
     def folder(self, path):
         """Make one."""
-        self._try(lambda: _within(path, lambda name, parent: os.mkdir(name, 0o755, dir_fd=parent)))
+        self._try(lambda: os.mkdir(_name(path), 0o755, dir_fd=self._parents.of(path)))
 
     def file(self, payload):
         """Begin a file; the one before is whole."""
-        self.finish()
+        self._end_file()
         _, _, _, self._modified_ns, path = frames.decode_entry(payload)
         self._try(lambda: self._open(path))
 
@@ -35,15 +37,19 @@ class Filling:
             self._try(lambda: _write_all(self._fd, payload))
 
     def finish(self):
-        """No more of it comes."""
+        """No more comes."""
+        self._end_file()
+        self._parents.close()
+
+    def _open(self, path):
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        self._fd = os.open(_name(path), flags, 0o644, dir_fd=self._parents.of(path))
+
+    def _end_file(self):
         if self._fd >= 0:
             os.utime(self._fd, ns=(self._modified_ns, self._modified_ns))
             os.close(self._fd)
             self._fd = -1
-
-    def _open(self, path):
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-        self._fd = _within(path, lambda name, parent: os.open(name, flags, 0o644, dir_fd=parent))
 
     def _try(self, work):
         if not self.error:
@@ -53,25 +59,33 @@ class Filling:
                 self.error = fault.errno
 
 
-def _parent(path):
-    """A descriptor of the folder that a path is in, one step after another: it may be longer than the kernel takes at once."""
-    fd = os.open(WORKSPACE, _OPEN_FOLDER)
-    for name in path.split(b"/")[:-1]:
-        above = fd
-        try:
-            fd = os.open(name, _OPEN_FOLDER, dir_fd=above)
-        finally:
-            os.close(above)
-    return fd
+class _Parents:
+    """The folders that paths are in. The last stays open, since they come sorted and a call costs much in gVisor."""
+
+    def __init__(self):
+        self._above = b""
+        self._fd = -1
+
+    def of(self, path):
+        """A descriptor, opened one step after another: a path may be longer than the kernel takes at once."""
+        above = path.rpartition(b"/")[0]
+        if self._fd < 0 or above != self._above:
+            self.close()
+            self._above, self._fd = above, os.open(WORKSPACE, _OPEN_FOLDER)
+            for name in above.split(b"/") if above else ():
+                outer = self._fd
+                self._fd = os.open(name, _OPEN_FOLDER, dir_fd=outer)
+                os.close(outer)
+        return self._fd
+
+    def close(self):
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
 
 
-def _within(path, work):
-    """What ``work`` gives, called with the last name of a path and the folder that it is in."""
-    parent = _parent(path)
-    try:
-        return work(path.rpartition(b"/")[2], parent)
-    finally:
-        os.close(parent)
+def _name(path):
+    return path.rpartition(b"/")[2]
 
 
 def _write_all(fd, data):
@@ -128,15 +142,22 @@ def count_entries(place, most, leave_out):
     return count
 
 
-def content(path):
-    """The content of a regular file, in parts."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-    fd = _within(path, lambda name, parent: os.open(name, flags, dir_fd=parent))
+def contents(paths):
+    """The content of regular files, each in parts and then None."""
+    parents = _Parents()
     try:
-        while part := os.read(fd, _READ_BYTES):
-            yield part
+        for path in paths:
+            fd = os.open(_name(path), _OPEN_FILE, dir_fd=parents.of(path))
+            try:
+                while part := os.read(fd, _READ_BYTES):
+                    yield part
+                    if len(part) < _READ_BYTES:  # it is the end: nobody else is there who could write
+                        break
+            finally:
+                os.close(fd)
+            yield None
     finally:
-        os.close(fd)
+        parents.close()
 
 
 def report():

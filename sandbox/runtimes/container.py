@@ -182,6 +182,7 @@ class Container:
         self._owner = uid if walls.user is None else walls.user
         self._said = bytearray()
         self._read = bytearray()
+        self._unsent = bytearray()
         self._left_of_part = 0
         self._part_is_said = False
         self._libraries_bytes = 0
@@ -289,12 +290,18 @@ class Container:
     # The stream
 
     def send(self, kind: int, payload: bytes = b"") -> None:
-        """Send a frame; raises `JailLost`."""
+        """Send a frame, which leaves with the next `receive` if it is short; raises `JailLost`."""
+        self._unsent += frames.encode(kind, payload)
+        if len(self._unsent) >= frames.FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
         assert self._socket is not None  # noqa: S101  for the type checker
         try:
-            self._socket.sendall(frames.encode(kind, payload))
+            self._socket.sendall(self._unsent)
         except OSError as fault:
             raise JailLost(f"The container has ended ({fault.strerror}).") from None
+        self._unsent.clear()
 
     def expect(self, *kinds: int, within_seconds: float = START_SECONDS) -> bytes:
         """The payload of the next frame, which must be of one of these kinds; raises `JailLost`."""
@@ -305,6 +312,7 @@ class Container:
 
     def receive(self, within_seconds: float) -> tuple[int, bytes]:
         """The next frame. Raises TimeoutError, and `JailLost` if the container has ended or says what no worker says."""
+        self._flush()
         deadline = time.monotonic() + within_seconds
         try:
             while len(self._read) < frames.HEAD_BYTES:

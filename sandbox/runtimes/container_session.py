@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,17 @@ class ContainerTree:
             skipped.append(Skipped(path="", reason=f"{too_many:,} more than a workspace may hold"))
         return sorted(found.items(), key=lambda entry: entry[0])
 
-    def open_file(self, segments: Segments) -> int:
-        self._container.send(frames.GET, b"/".join(segments))
+    def opened(self, files: list[Segments]) -> Iterator[int]:
+        paths = [b"/".join(segments) for segments in files]
+        while paths:
+            some = paths[: frames.MAX_FILES_AT_ONCE]
+            del paths[: len(some)]
+            self._container.send(frames.GET, b"\0".join(some))
+            for _ in some:
+                yield self._spooled()
+
+    def _spooled(self) -> int:
+        """A descriptor of a file on the host's disk with the next content that comes."""
         left = self._limits.workspace_bytes
         with tempfile.TemporaryFile(dir=self._spool_folder, buffering=0) as spool:
             while True:

@@ -10,7 +10,7 @@ they were.
 import errno
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -48,8 +48,8 @@ class GuestTree(Protocol):
     def entries(self, leave_out: frozenset[bytes], skipped: list[Skipped]) -> list[Entry]:
         """Everything that the guest left, sorted; with the reason in ``skipped`` what is not looked into."""
 
-    def open_file(self, segments: Segments) -> int:
-        """A descriptor for reading a file from its start; the caller closes it."""
+    def opened(self, files: list[Segments]) -> Iterator[int]:
+        """A descriptor of each file in turn, for reading it from its start; the caller closes each before it asks for the next."""
 
 
 class FolderTree(Tree):
@@ -94,9 +94,11 @@ class FolderTree(Tree):
             os.fchmod(self.fd, 0o755)
             return sorted(self.walk(prepare), key=lambda entry: entry[0])
 
-    def open_file(self, segments: Segments) -> int:
-        with acting_as(self._identity):
-            return super().open_file(segments)
+    def opened(self, files: list[Segments]) -> Iterator[int]:
+        for segments in files:
+            with acting_as(self._identity):
+                fd = self.open_file(segments)
+            yield fd
 
 
 def too_deep(segments: Segments) -> Skipped:
@@ -161,11 +163,11 @@ def commit(
     blocked = {segments for segments, _ in wanted if store.is_folder(segments)}
     gone = manifest.folders - set(folders)
     changes = [_replace(store, segments) for segments in folders]
-    changes += [_take(store, guest, entry) for entry in wanted if entry[0] not in blocked]
+    changes += _take_all(store, guest, [entry for entry in wanted if entry[0] not in blocked])
     changes += [_delete(store, segments) for segments in manifest.files - {place for place, _ in wanted} - too_much]
     for segments in sorted(gone, reverse=True):
         store.drop_folder(segments)
-    changes += [_take(store, guest, entry) for entry in wanted if entry[0] in blocked]
+    changes += _take_all(store, guest, [entry for entry in wanted if entry[0] in blocked])
     return sorted((change for change in changes if change), key=lambda change: change.path), skipped
 
 
@@ -207,9 +209,13 @@ def _reason_to_skip(segments: Segments, status: os.stat_result, first_link: Segm
     return kinds.get(stat.S_IFMT(status.st_mode), "not a regular file")
 
 
-def _take(store: Store, guest: GuestTree, entry: Entry) -> FileChange | None:
+def _take_all(store: Store, guest: GuestTree, entries: list[Entry]) -> list[FileChange | None]:
+    files = guest.opened([segments for segments, _ in entries])
+    return [_take(store, entry, source) for entry, source in zip(entries, files, strict=True)]
+
+
+def _take(store: Store, entry: Entry, source: int) -> FileChange | None:
     segments, status = entry
-    source = guest.open_file(segments)
     try:
         old = store.size(segments)
         # Times are no proof that a file is as it was: a write through mmap(2) may leave them alone on tmpfs.

@@ -55,6 +55,24 @@ async def test_a_file_of_any_time_is_taken(run: Run, workspace: Workspace) -> No
     assert workspace.read_bytes("a.txt") == b"x"
 
 
+async def test_many_files_of_all_sizes_go_in_and_out_as_they_are(run: Run, workspace: Workspace) -> None:
+    names = [f"{'d' * (number % 3)}{number % 7}/{'deep/' * (number % 4)}{number}.bin" for number in range(150)]
+    lengths = [0, 1, 4095, 65_531, 65_536, 131_071, 131_072, 131_073, 262_144, 300_000]
+    wanted = {name: bytes([number]) * lengths[number % len(lengths)] for number, name in enumerate(names)}
+    done = await run(
+        f"import os\nfor number, name in enumerate({names}):\n"
+        f"  os.makedirs(os.path.dirname(name), exist_ok=True)\n"
+        f"  open(name, 'wb').write(bytes([number]) * {lengths}[number % {len(lengths)}])"
+    )
+    assert {file.path: file.bytes for file in done.files} == {name: len(data) for name, data in wanted.items()}
+    assert {name: workspace.read_bytes(name) for name in names} == wanted
+    again = await run(
+        f"print([number for number, name in enumerate({names})\n"
+        f"  if open(name, 'rb').read() != bytes([number]) * {lengths}[number % {len(lengths)}]])"
+    )
+    assert (again.stdout.text, again.files) == ("[]\n", ())
+
+
 @pytest.mark.case("R14")
 async def test_every_file_is_listed_under_its_own_name(run: Run, workspace: Workspace) -> None:
     names = [
