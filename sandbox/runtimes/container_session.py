@@ -65,7 +65,6 @@ class ContainerTree:
     def entries(self, leave_out: frozenset[bytes], skipped: list[Skipped]) -> list[Entry]:
         del leave_out  # process 1 knows them
         found: dict[Segments, os.stat_result] = {}
-        too_many = 0
         self._container.send(frames.LIST)
         while True:
             kind, payload = self._container.receive(_ANSWER_SECONDS)
@@ -74,15 +73,12 @@ class ContainerTree:
             if kind != frames.ENTRY:
                 raise off_protocol()
             if len(found) == self._limits.workspace_files:
-                too_many += 1
-                continue
+                raise off_protocol()  # such a run was stopped; of a cut list the rest would be taken for deleted
             segments, status = _checked(payload)
             if len(segments) >= MAX_DEPTH and status.st_mode & 0o170000 == 0o040000:
                 skipped.append(too_deep(segments))
             else:
                 found[segments] = status
-        if too_many:
-            skipped.append(Skipped(path="", reason=f"{too_many:,} more than a workspace may hold"))
         return sorted(found.items(), key=lambda entry: entry[0])
 
     def opened(self, files: list[Segments]) -> Iterator[int]:
@@ -157,16 +153,17 @@ class ContainerSession:
         if the container ended before the script began.
         """
         try:
-            manifest = self._workspace.copy_in(self._tree, only=self._job.inputs)
-            self._container.make_room(self._tree.filled_bytes)
-            self._let_run(wire.FRESH if is_fresh(manifest) else "")
+            try:
+                manifest = self._workspace.copy_in(self._tree, only=self._job.inputs)
+                self._container.make_room(self._tree.filled_bytes)
+                self._let_run(wire.FRESH if is_fresh(manifest) else "")
+            except TimeoutError:
+                raise JailLost("The container did not answer.") from None
             if self._cancelled:
                 raise JailLost("The run was cancelled.")
-            if self._is_done and self._job.keeps_outputs:
+            if self._is_done and self._job.keeps_outputs and self._outcome.stopped is not Status.DISK_FULL:
                 self._take(manifest)
             return judge(self._outcome)
-        except TimeoutError:
-            raise JailLost("The container did not answer.") from None
         finally:
             self._outcome.close()
 
@@ -181,7 +178,8 @@ class ContainerSession:
 
     def tidy(self) -> bool:
         """Make the container ready for the next run; gives whether it can be. Raises `JailLost` and TimeoutError."""
-        if self._is_done:
+        # The engine says for ever of a container whose script ran out of memory that it did.
+        if self._is_done and not (self._outcome.counters and self._outcome.counters.oom_kills):
             self._container.send(frames.WIPE)
             is_clean = self._container.expect(frames.WIPED, within_seconds=_ANSWER_SECONDS) == b"1"
             self._container.unseal()

@@ -183,6 +183,17 @@ async def test_files_are_bounded_everywhere(kind: DockerRuntime, workspace: Work
     assert (await run("print(2)")).stdout.text == "2\n"
 
 
+async def test_a_run_that_makes_too_many_files_costs_no_older_file(kind: DockerRuntime, workspace: Workspace) -> None:
+    for path in ("a/old.txt", "z.txt"):
+        workspace.write(path, b"old")
+    done = await runner(kind, workspace)(
+        "import time\nfor n in range(10_500):\n  try: open(f'a/{n}', 'w').close()\n"
+        "  except OSError as fault: print(fault.errno); break\ntime.sleep(2)"
+    )
+    assert done.status is Status.DISK_FULL or done.stdout.text == "28\n"
+    assert [workspace.read_bytes(path) for path in ("a/old.txt", "z.txt")] == [b"old", b"old"]
+
+
 async def test_processor_time_of_children_that_nobody_waits_for_is_counted(
     docker: DockerRuntime, workspace: Workspace
 ) -> None:
