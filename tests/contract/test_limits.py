@@ -109,6 +109,11 @@ async def test_no_file_can_be_larger_than_its_limit(run: Run) -> None:
 async def test_no_more_files_than_allowed_can_be_made(run: Run, workspace: Workspace) -> None:
     done = await run("for n in range(1_000_000): open(f't{n}', 'w').close()", wall_seconds=60)
     assert done.status is Status.DISK_FULL
+    if "runsc" in done.runtime:  # stopped at a look, when there were more already than may be taken: nothing is
+        assert done.files == ()
+        assert [file.path for file in workspace.list_files() if not file.path.startswith(("errors/", "scripts/"))] == []
+        assert (await run("import os\nprint(len(os.listdir()))")).status is Status.SUCCEEDED
+        return
     assert len(done.files) == 1000
     assert any("first 1,000 of" in warning for warning in done.warnings)
     _, files = workspace.usage()
