@@ -19,13 +19,14 @@ from sandbox.workspace.paths import (
     segments_of,
     tool_path,
 )
-from sandbox.workspace.transfer import FolderTree, GuestTree, Manifest, too_deep
-from sandbox.workspace.tree import Entry, Identity, pages
+from sandbox.workspace.transfer import NEVER_KEPT, FolderTree, GuestTree, Manifest, too_deep
+from sandbox.workspace.tree import Entry, Identity, pages, write_all
 from sandbox.workspace.workspace import READ_ONLY_FOLDERS, WORKSPACE_NAME, FileInfo, Workspace, Workspaces
 
 __all__ = [
     "GUEST_PATH",
     "MAX_DEPTH",
+    "NEVER_KEPT",
     "READ_ONLY_FOLDERS",
     "WORKSPACE_NAME",
     "Disk",
@@ -45,4 +46,5 @@ __all__ = [
     "segments_of",
     "too_deep",
     "tool_path",
+    "write_all",
 ]

@@ -5,7 +5,7 @@ import os
 import re
 import secrets
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -88,19 +88,30 @@ class Store:
         status = self.status(segments)
         return status is not None and stat.S_ISDIR(status.st_mode)
 
-    @contextmanager
-    def new_file(self) -> Iterator[tuple[str, int]]:
-        """A file under ``incoming/``, open for writing; it is removed unless `place` gave it its name."""
-        name = secrets.token_hex(12)
+    def begin_file(self) -> tuple[str, int]:
+        """A new file under ``incoming/``, open for writing. The caller closes it, and gives its name to `place` or `discard`."""
+        name = _new_name()
         with Tree.at(self.incoming) as incoming:
             fd = os.open(name, CREATE, 0o600, dir_fd=incoming.fd)
-            try:
-                os.fchmod(fd, 0o644)
-                yield name, fd
-            finally:
-                os.close(fd)
+            os.fchmod(fd, 0o644)
+        return name, fd
+
+    def discard(self, names: Iterable[str]) -> None:
+        """Remove those of new files that were not placed."""
+        with Tree.at(self.incoming) as incoming:
+            for name in names:
                 with suppress(FileNotFoundError):
                     os.unlink(name, dir_fd=incoming.fd)
+
+    @contextmanager
+    def new_file(self) -> Iterator[tuple[str, int]]:
+        """As `begin_file`; at the end of the ``with`` it is closed, and removed if it was not placed."""
+        name, fd = self.begin_file()
+        try:
+            yield name, fd
+        finally:
+            os.close(fd)
+            self.discard([name])
 
     def place(self, name: str, segments: Segments) -> None:
         """Give a new file its name, making missing folders; raises `InvalidPath` where a folder stands in the way."""
@@ -120,23 +131,32 @@ class Store:
             os.link(name, segments[-1], src_dir_fd=incoming.fd, dst_dir_fd=parent, follow_symlinks=False)
             os.fsync(parent)
 
+    def link_aside(self, segments: Segments) -> str:
+        """Give a file a second name, under ``incoming/``, for `place` or `discard`."""
+        name = _new_name()
+        with Tree.at(self.files) as tree, Tree.at(self.incoming) as incoming:
+            parent = tree.parent(segments)
+            os.link(segments[-1], name, src_dir_fd=parent, dst_dir_fd=incoming.fd, follow_symlinks=False)
+        return name
+
     def make_folder(self, segments: Segments) -> None:
-        """Make a folder, in the place of a file if one is there."""
+        """Make a folder; raises FileExistsError if something is there."""
         with Tree.at(self.files) as tree:
-            parent = tree.parent(segments, make=True)
-            with suppress(FileExistsError):
-                os.mkdir(segments[-1], 0o755, dir_fd=parent)
-                return
-            if not self.is_folder(segments):
-                os.unlink(segments[-1], dir_fd=parent)
-                os.mkdir(segments[-1], 0o755, dir_fd=parent)
+            os.mkdir(segments[-1], 0o755, dir_fd=tree.parent(segments))
 
     def remove(self, segments: Segments) -> None:
         """Remove a file, or a folder with all that is in it."""
         with Tree.at(self.files) as tree:
             remove_tree(tree.parent(segments), segments[-1])
 
-    def drop_folder(self, segments: Segments) -> None:
-        """Remove a folder if it is empty."""
+    def drop_folder(self, segments: Segments) -> bool:
+        """Remove a folder if it is empty; gives whether it did."""
         with Tree.at(self.files) as tree, suppress(OSError):
             os.rmdir(segments[-1], dir_fd=tree.parent(segments))
+            return True
+        return False
+
+
+def _new_name() -> str:
+    """Of a file under ``incoming/``."""
+    return secrets.token_hex(12)

@@ -4,33 +4,45 @@ A guest never touches the host's disk. It works on a tmpfs of its own, whose siz
 the kernel holds them; `GuestTree` is how the service reaches it. `copy_in` fills it before the run, `commit` takes the
 changes after all of the run's processes are gone: regular files and folders only, bounded, never through a link. So a
 link, FIFO or device that a guest makes never exists on the host's disk, and a run that dies half-way leaves the files as
-they were.
+they were; so does one of which not all can be taken, since files get their names when the last of them has come.
 """
 
 import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Literal, NamedTuple, Protocol
 
-from sandbox.errors import QuotaExceeded
+from sandbox.errors import QuotaExceeded, ServiceFull
 from sandbox.job import FileChange, Skipped
+from sandbox.workspace.changes import Changes
 from sandbox.workspace.paths import MAX_DEPTH, Segments, name_of
 from sandbox.workspace.store import Store
 from sandbox.workspace.tree import CREATE, Entry, Identity, Tree, acting_as, copy, pages
 
-_NEVER_KEPT = b"__pycache__"  # byte code of one run must not be executed by the next
+NEVER_KEPT = b"__pycache__"  # byte code of one run must not be executed by the next
 _CHUNK_BYTES = 1 << 20
 _LAST_SECOND = 253_402_300_799  # of the year 9999; a guest may set any time, and a calendar ends there
 
 
+class Version(NamedTuple):
+    """Which file of the workspace it is: one that was written again has another inode, since it came by rename."""
+
+    inode: int
+    size: int
+    modified_ns: int
+
+
 @dataclass
 class Manifest:
-    """What `copy_in` put into a run's tmpfs."""
+    """What `copy_in` put into a run's tmpfs, and how the workspace was then."""
 
     files: set[Segments] = field(default_factory=set)
     folders: set[Segments] = field(default_factory=set)
+    versions: dict[Segments, Version] = field(default_factory=dict)
+    """Of every file that a run could change, also of those that it did not get."""
 
 
 class GuestTree(Protocol):
@@ -78,7 +90,7 @@ class FolderTree(Tree):
     def entries(self, leave_out: frozenset[bytes], skipped: list[Skipped]) -> list[Entry]:
         def prepare(parent: int, segments: Segments, status: os.stat_result) -> bool:
             name = segments[-1]
-            if name == _NEVER_KEPT or (len(segments) == 1 and name in leave_out):
+            if name == NEVER_KEPT or (len(segments) == 1 and name in leave_out):
                 return False
             is_folder = stat.S_ISDIR(status.st_mode)
             if (is_folder or stat.S_ISREG(status.st_mode)) and status.st_mode & 0o700 != 0o700:
@@ -115,12 +127,14 @@ def copy_in(
     with Tree.at(store.files) as ours:
         try:
             for segments, status in store.entries(leave_out=leave_out):
-                if _NEVER_KEPT in segments:
+                if NEVER_KEPT in segments:
                     continue
                 if stat.S_ISDIR(status.st_mode):
                     guest.make_folder(segments)
                     manifest.folders.add(segments)
-                elif wanted is None or segments in wanted:
+                    continue
+                manifest.versions[segments] = _version(status)
+                if wanted is None or segments in wanted:
                     _put(ours, guest, segments, status)
                     manifest.files.add(segments)
             guest.filled()
@@ -146,8 +160,11 @@ def commit(
 ) -> tuple[list[FileChange], list[Skipped]]:
     """Take what a run changed in its tmpfs; call it only when every process of the run is gone.
 
+    Nothing is taken if not all of it comes, or can be put in its place: it raises then what the guest's tree raises, or
+    `ServiceFull` if the disk has no room.
+
     Gives the changes and what was left out, with the reason: over ``max_bytes`` it says ``whose`` bound that is. A file that is
-    equal to the one on disk is no change.
+    equal to the one on disk is no change. What another process has written since `copy_in` stays as that one wrote it.
     """
     skipped: list[Skipped] = []
     entries = guest.entries(leave_out, skipped)
@@ -159,16 +176,15 @@ def commit(
         key=lambda entry: (entry[0] not in manifest.files, store.size(entry[0]) != entry[1].st_size, entry[0]),
     )
     wanted, too_much = _choose(by_age, skipped, max_bytes, whose)
-    # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
-    blocked = {segments for segments, _ in wanted if store.is_folder(segments)}
-    gone = manifest.folders - set(folders)
-    changes = [_replace(store, segments) for segments in folders]
-    changes += _take_all(store, guest, [entry for entry in wanted if entry[0] not in blocked])
-    changes += [_delete(store, segments) for segments in manifest.files - {place for place, _ in wanted} - too_much]
-    for segments in sorted(gone, reverse=True):
-        store.drop_folder(segments)
-    changes += _take_all(store, guest, [entry for entry in wanted if entry[0] in blocked])
-    return sorted((change for change in changes if change), key=lambda change: change.path), skipped
+    new: list[_New] = []
+    try:
+        with _full_disk_told():
+            _receive_all(store, guest, wanted, new)
+            deleted = manifest.files - {segments for segments, _ in wanted} - too_much
+            changes = _put_in_place(store, manifest, folders, new, deleted, skipped)
+    finally:
+        store.discard(one.name for one in new)
+    return sorted(changes, key=lambda change: change.path), skipped
 
 
 def _choose(
@@ -209,26 +225,50 @@ def _reason_to_skip(segments: Segments, status: os.stat_result, first_link: Segm
     return kinds.get(stat.S_IFMT(status.st_mode), "not a regular file")
 
 
-def _take_all(store: Store, guest: GuestTree, entries: list[Entry]) -> list[FileChange | None]:
-    files = guest.opened([segments for segments, _ in entries])
-    return [_take(store, entry, source) for entry, source in zip(entries, files, strict=True)]
+class _New(NamedTuple):
+    """A file that has come, and has not got its place yet."""
+
+    name: str
+    segments: Segments
+    size: int
 
 
-def _take(store: Store, entry: Entry, source: int) -> FileChange | None:
+@contextmanager
+def _full_disk_told() -> Iterator[None]:
+    try:
+        yield
+    except OSError as fault:
+        if fault.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise ServiceFull(
+            "The disk of the service is full: nothing that the script wrote was kept, and all files are as before it. The operator "
+            "can make room with `spillbox clean`, or by removing workspaces."
+        ) from None
+
+
+def _receive_all(store: Store, guest: GuestTree, wanted: list[Entry], new: list[_New]) -> None:
+    files = guest.opened([segments for segments, _ in wanted])
+    for entry, source in zip(wanted, files, strict=True):
+        _receive(store, entry, source, new)
+
+
+def _receive(store: Store, entry: Entry, source: int, new: list[_New]) -> None:
+    """Add a file to ``new``, with its content, unless it is equal to the one on disk."""
     segments, status = entry
     try:
-        old = store.size(segments)
         # Times are no proof that a file is as it was: a write through mmap(2) may leave them alone on tmpfs.
-        if old == status.st_size and _equals(store, segments, source):
-            return None
-        with store.new_file() as (name, fd):
+        if store.size(segments) == status.st_size and _equals(store, segments, source):
+            return
+        name, fd = store.begin_file()
+        try:
+            new.append(_New(name, segments, status.st_size))
             copy(source, fd, status.st_size)
             seconds = min(max(status.st_mtime, 0), _LAST_SECOND)
             os.utime(fd, (seconds, seconds))
-            store.place(name, segments)
+        finally:
+            os.close(fd)
     finally:
         os.close(source)
-    return FileChange(path=name_of(segments), bytes=status.st_size, change="created" if old is None else "modified")
 
 
 def _equals(store: Store, segments: Segments, theirs: int) -> bool:
@@ -244,16 +284,65 @@ def _equals(store: Store, segments: Segments, theirs: int) -> bool:
         os.close(ours)
 
 
-def _replace(store: Store, segments: Segments) -> FileChange | None:
-    """Make a folder; a file in its place is deleted."""
-    change = _delete(store, segments)
-    store.make_folder(segments)
-    return change
+def _put_in_place(
+    store: Store, manifest: Manifest, folders: list[Segments], new: list[_New], deleted: set[Segments],
+    skipped: list[Skipped],
+) -> list[FileChange]:  # fmt: skip
+    """Give the folders and files that came their places, and remove what the run removed."""
+    found: list[FileChange] = []
+    theirs: set[Segments] = set()
+
+    def keep(segments: Segments, reason: str) -> None:
+        skipped.append(Skipped(path=name_of(segments), reason=reason))
+        theirs.add(segments)
+
+    def is_ours(segments: Segments) -> bool:
+        """Whether no other process has written it meanwhile, nor what would have to make room for it."""
+        if any(segments[:depth] in theirs for depth in range(1, len(segments))):
+            keep(segments, "another call wrote a file where it needs a folder")
+        elif _version_in(store, segments) != manifest.versions.get(segments):
+            keep(segments, "another call wrote or deleted it while the script ran")
+        return segments not in theirs
+
+    with Changes(store) as changes:
+
+        def remove(segments: Segments) -> None:
+            size = store.size(segments)
+            if size is not None and is_ours(segments):
+                changes.remove(segments)
+                found.append(FileChange(path=name_of(segments), bytes=size, change="deleted"))
+
+        def place(one: _New) -> None:
+            if is_ours(one.segments):
+                was_there = changes.place(one.name, one.segments)
+                kind: Literal["modified", "created"] = "modified" if was_there else "created"
+                found.append(FileChange(path=name_of(one.segments), bytes=one.size, change=kind))
+
+        # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
+        blocked = {one.segments for one in new if store.is_folder(one.segments)}
+        for segments in folders:
+            if not store.is_folder(segments) and is_ours(segments):
+                remove(segments)
+                changes.make_folder(segments)
+        for one in (one for one in new if one.segments not in blocked):
+            place(one)
+        for segments in deleted:
+            remove(segments)
+        for segments in sorted(manifest.folders - set(folders), reverse=True):
+            changes.drop_folder(segments)
+        for one in (one for one in new if one.segments in blocked):
+            if store.is_folder(one.segments):
+                keep(one.segments, "a folder with files that the run had not is there")
+            else:
+                place(one)
+    return found
 
 
-def _delete(store: Store, segments: Segments) -> FileChange | None:
-    size = store.size(segments)
-    if size is None:
-        return None
-    store.remove(segments)
-    return FileChange(path=name_of(segments), bytes=size, change="deleted")
+def _version_in(store: Store, segments: Segments) -> Version | None:
+    """Of the regular file there now."""
+    status = store.status(segments)
+    return _version(status) if status is not None and stat.S_ISREG(status.st_mode) else None
+
+
+def _version(status: os.stat_result) -> Version:
+    return Version(status.st_ino, status.st_size, status.st_mtime_ns)

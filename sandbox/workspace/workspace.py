@@ -86,7 +86,7 @@ class Workspaces:
         oldest = time.time() - _LEFT_OVER_SECONDS
         for left in (*self.root.glob("*/incoming/*"), *(self.root / _SCRATCH).glob("*")):
             with suppress(OSError):
-                if left.lstat().st_mtime < oldest:
+                if left.lstat().st_ctime < oldest:  # what a run left has any time of modification
                     shutil.rmtree(left) if left.is_dir() else left.unlink()
 
     @contextmanager

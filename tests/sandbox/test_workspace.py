@@ -1,14 +1,31 @@
 """Paths, quotas, whole writes, and what is taken from a run's tree."""
 
+import errno
+import itertools
 import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from sandbox.errors import InvalidPath, InvalidWorkspace, NotFound, QuotaExceeded, ReadOnly, TooLarge
+from sandbox.errors import InvalidPath, InvalidWorkspace, NotFound, QuotaExceeded, ReadOnly, ServiceFull, TooLarge
 from sandbox.job import Limits
-from sandbox.workspace import FolderTree, Identity, Manifest, Workspace, Workspaces, name_of, near_paths, segments_of
+from sandbox.workspace import (
+    FolderTree,
+    Identity,
+    Manifest,
+    Segments,
+    Workspace,
+    Workspaces,
+    name_of,
+    near_paths,
+    segments_of,
+)
+from sandbox.workspace.store import Store
 
 ME = Identity(os.geteuid(), os.getegid())
 
@@ -187,6 +204,140 @@ def test_a_file_and_a_folder_may_change_places(workspace: Workspace, guest: Path
     assert workspace.read_bytes("was-folder") == b"2"
 
 
+def test_a_file_never_takes_the_place_of_a_folder_with_files_that_the_run_had_not(
+    workspace: Workspace, guest: Path
+) -> None:
+    workspace.write("d/in", b"x")
+    workspace.write("d/__pycache__/x.pyc", b"y")
+    fd = _open(guest)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
+    shutil.rmtree(guest / "d")
+    for name in ("d", "other"):
+        (guest / name).write_bytes(b"new")
+    changes, skipped = workspace.commit(FolderTree(fd, ME), manifest)
+    os.close(fd)
+    assert {(c.path, c.change) for c in changes} == {("d/in", "deleted"), ("other", "created")}
+    assert [one.path for one in skipped] == ["d"]
+    assert workspace.read_bytes("d/__pycache__/x.pyc") == b"y"
+
+
+class LostHalfWay(FolderTree):
+    """Gives two files and is gone."""
+
+    fault = OSError("gone")
+
+    def opened(self, files: list[Segments]) -> Iterator[int]:
+        yield from super().opened(files[:2])
+        raise self.fault
+
+
+@pytest.mark.parametrize(
+    ("fault", "raised", "words"),
+    [(OSError("gone"), OSError, "gone"), (OSError(errno.ENOSPC, ""), ServiceFull, "all files are as before")],
+)
+def test_of_a_run_that_can_not_be_taken_whole_nothing_is_taken(
+    workspace: Workspace,
+    guest: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    fault: OSError,
+    raised: type[Exception],
+    words: str,
+) -> None:
+    monkeypatch.setattr(LostHalfWay, "fault", fault)
+    fd, manifest, before = _with_many_changes(workspace, guest)
+    with pytest.raises(raised, match=words):
+        workspace.commit(LostHalfWay(fd, ME), manifest)
+    assert _contents(workspace) == before
+    assert list(workspace.spool_folder.iterdir()) == []
+    changes, _ = workspace.commit(FolderTree(fd, ME), manifest)
+    os.close(fd)
+    assert {c.path for c in changes} == _MANY_CHANGES
+    assert list(workspace.spool_folder.iterdir()) == []
+
+
+_STEPS = ("begin_file", "link_aside", "place", "make_folder", "remove")
+_MANY_CHANGES = {"a", "b", "c", "new", "was-file", "was-file/inner", "was-folder/inner", "was-folder", "d/e/f"}
+
+
+def test_whichever_step_finds_the_disk_full_all_files_stay_as_they_were(
+    workspace: Workspace, guest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fd, manifest, before = _with_many_changes(workspace, guest)
+    left = 0
+
+    def failing(step: Callable[..., Any]) -> Callable[..., Any]:
+        def tried(*arguments: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left == 0:
+                raise OSError(errno.ENOSPC, "full")
+            return step(*arguments)
+
+        return tried
+
+    for name in _STEPS:
+        monkeypatch.setattr(Store, name, failing(getattr(Store, name)))
+    for full_at in itertools.count(1):
+        left = full_at
+        try:
+            changes, _ = workspace.commit(FolderTree(fd, ME), manifest)
+        except ServiceFull:
+            assert _contents(workspace) == before
+            assert list(workspace.spool_folder.iterdir()) == []
+        else:
+            break
+    os.close(fd)
+    assert full_at > 20
+    assert {c.path for c in changes} == _MANY_CHANGES
+    assert list(workspace.spool_folder.iterdir()) == []
+
+
+def _with_many_changes(workspace: Workspace, guest: Path) -> tuple[int, Manifest, dict[str, bytes]]:
+    """A guest's folder, what it was given, and the workspace's files before."""
+    for path in ("a", "b", "c", "was-file", "was-folder/inner"):
+        workspace.write(path, b"old")
+    before = _contents(workspace)
+    fd = _open(guest)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
+    for name in ("a", "c", "new"):
+        (guest / name).write_bytes(b"new!")
+    (guest / "b").unlink()
+    (guest / "was-file").unlink()
+    (guest / "was-file").mkdir()
+    (guest / "was-file/inner").write_bytes(b"new!")
+    shutil.rmtree(guest / "was-folder")
+    (guest / "was-folder").write_bytes(b"new!")
+    (guest / "d/e").mkdir(parents=True)
+    (guest / "d/e/f").write_bytes(b"new!")
+    return fd, manifest, before
+
+
+def _contents(workspace: Workspace) -> dict[str, bytes]:
+    return {
+        info.path: b"" if info.path.endswith("/") else workspace.read_bytes(info.path)
+        for info in workspace.list_files()
+    }
+
+
+def test_what_another_process_wrote_meanwhile_stays(workspace: Workspace, workspaces: Workspaces, guest: Path) -> None:
+    fd, manifest, _ = _with_many_changes(workspace, guest)
+    other = workspaces.open(workspace.id)
+    for path in ("a", "b", "was-file", "d/e/f"):
+        other.write(path, b"theirs")
+    other.delete("c")
+    changes, skipped = workspace.commit(FolderTree(fd, ME), manifest)
+    os.close(fd)
+    assert _contents(workspace) == {
+        "a": b"theirs", "b": b"theirs", "was-file": b"theirs", "d/e/f": b"theirs", "new": b"new!", "was-folder": b"new!",
+    }  # fmt: skip
+    assert {c.path for c in changes} == {"new", "was-folder", "was-folder/inner"}
+    written = "another call wrote or deleted it while the script ran"
+    assert {s.path: s.reason for s in skipped} == {
+        **dict.fromkeys(("a", "b", "c", "was-file", "d/e/f"), written),
+        "was-file/inner": "another call wrote a file where it needs a folder",
+    }
+
+
 def test_looking_into_a_workspace_leaves_no_trace(workspaces: Workspaces) -> None:
     workspace = workspaces.open("new")
     assert workspace.list_files() == []
@@ -310,18 +461,20 @@ def test_many_may_use_a_workspace_for_the_first_time_at_once(workspaces: Workspa
             assert len(workspace.list_files()) == 4
 
 
-def test_only_what_a_crash_left_long_ago_is_swept(workspaces: Workspaces) -> None:
+def test_only_what_a_crash_left_long_ago_is_swept(workspaces: Workspaces, monkeypatch: pytest.MonkeyPatch) -> None:
     workspace = workspaces.open("w")
     workspace.write("a.txt", b"x")
-    old, new = workspace.spool_folder / "old", workspace.spool_folder / "new"
-    scratch = workspaces.root / ".scratch" / "old"
+    left, scratch = workspace.spool_folder / "left", workspaces.root / ".scratch" / "left"
     (scratch / "files").mkdir(parents=True)
-    for left in (old, new):
-        left.write_bytes(b"half")
-    for left in (old, scratch):
-        os.utime(left, (1, 1))
+    left.write_bytes(b"half")
+    for one in (left, scratch):
+        os.utime(one, (1, 1))  # as a guest may have it
     workspaces.sweep()
-    assert [left.exists() for left in (old, new, scratch)] == [False, True, False]
+    assert [one.exists() for one in (left, scratch)] == [True, True]
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 25 * 3600)
+    workspaces.sweep()
+    assert [one.exists() for one in (left, scratch)] == [False, False]
     assert workspace.read_bytes("a.txt") == b"x"
 
 
