@@ -1,16 +1,19 @@
 """A data folder as one file, and back. What can be made again, such as the guest root, is not in it."""
 
+import gzip
 import io
 import os
 import shutil
 import sqlite3
 import tarfile
+import zlib
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from sandbox.database import FILE as LEDGER
+from sandbox.database import HALF_RESTORED, alone_in
 from sandbox.errors import SetupFailed
 
 LINK_SECRET = "link-secret"  # noqa: S105  the name of a file
@@ -18,8 +21,9 @@ LINK_SECRET = "link-secret"  # noqa: S105  the name of a file
 _FOLDERS = ("attachments", "workspaces")
 _LEFT_OUT = {("attachments", 1, "incoming"), ("workspaces", 1, ".scratch"), ("workspaces", 2, "incoming")}
 """Folders by the top folder, the depth and the name."""
-_BESIDE_LEDGER = (f"{LEDGER}-wal", f"{LEDGER}-shm")
+_RESTORED = (LEDGER, f"{LEDGER}-wal", f"{LEDGER}-shm", LINK_SECRET, *_FOLDERS)
 _SMALL_BYTES = 64 << 10
+_CHUNK_BYTES = 1 << 20
 
 
 def save(data_folder: Path, file: Path) -> int:
@@ -28,8 +32,10 @@ def save(data_folder: Path, file: Path) -> int:
     The ledger is copied first, as it is at one moment. A file is taken as it is when it is opened; what is removed meanwhile
     is missing, as if it had expired. Raises `SetupFailed` where there is nothing to save, or the file can't be written.
     """
-    if not (data_folder / LEDGER).exists():
-        raise SetupFailed(f"There are no records in {data_folder}. Name the data folder with --data-dir.")
+    if not os.access(data_folder / LEDGER, os.R_OK):
+        raise SetupFailed(
+            f"There are no records in {data_folder} that this user can read. Name the data folder with --data-dir."
+        )
     count = 0
     try:
         with TemporaryDirectory(dir=file.parent, prefix=".spillbox-") as temporary:  # for this user only
@@ -79,29 +85,60 @@ def _add(archive: tarfile.TarFile, path: Path, name: str) -> int:
 def restore(file: Path, data_folder: Path) -> int:
     """Put everything back into a data folder that has no records yet; gives how many files there were.
 
-    Raises `SetupFailed`, and leaves nothing, where the folder is in use or the file is no backup, or not a whole one.
+    Raises `SetupFailed`, and leaves nothing, where the folder is in use or the file is no backup, or not a whole one. If it is
+    killed it leaves a folder whose records nobody opens: `Database.in_folder` refuses it.
     """
-    taken = [name for name in (LEDGER, *_BESIDE_LEDGER, LINK_SECRET, *_FOLDERS) if (data_folder / name).exists()]
-    if taken:
-        raise SetupFailed(f"{data_folder} has {', '.join(taken)} already. Restore into another data folder.")
-    data_folder.mkdir(parents=True, exist_ok=True)
-    new = data_folder / ".restored"
-    new.mkdir(mode=0o700)
-    count = 0
-    try:
-        with tarfile.open(file) as archive:
-            for member in archive:
-                _put(archive, member, new)
-                count += member.isfile()
-        if not (new / LEDGER).exists():
-            raise SetupFailed(f"{file} is no backup of Spillbox: it has no {LEDGER}.")
-        for path in new.iterdir():
-            path.rename(data_folder / path.name)
-    except (tarfile.TarError, EOFError, OSError) as fault:
-        raise SetupFailed(f"{file} can't be restored: {fault}. Nothing was changed.") from None
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    with ExitStack() as made, ExitStack() as undoing:
+        try:
+            if not data_folder.exists():
+                data_folder.mkdir(mode=0o700, parents=True)
+                undoing.callback(_remove_empty, data_folder)
+            made.enter_context(alone_in(data_folder))
+            new = data_folder / HALF_RESTORED
+            taken = [name for name in _RESTORED if (data_folder / name).exists()]
+            if new.exists():
+                remains = ", ".join((HALF_RESTORED, *taken))
+                raise SetupFailed(
+                    f"A restore into {data_folder} did not end. Remove what came of it ({remains}), and try again."
+                )
+            if taken:
+                raise SetupFailed(f"{data_folder} has {', '.join(taken)} already. Restore into another data folder.")
+            new.mkdir(mode=0o700)
+            undoing.callback(shutil.rmtree, new, ignore_errors=True)
+            count = _unpack(file, new)
+            if not (new / LEDGER).exists():
+                raise SetupFailed(f"{file} is no backup of Spillbox: it has no {LEDGER}.")
+            with suppress(PermissionError):  # another's folder, which this user may write to
+                data_folder.chmod(0o700)
+            os.sync()
+            for path in sorted(new.iterdir(), key=lambda path: path.name == LEDGER):
+                place = data_folder / path.name
+                path.rename(place)
+                undoing.callback(place.rename, path)
+            new.rmdir()
+            undoing.pop_all()
+        except (tarfile.TarError, zlib.error, EOFError, OSError) as fault:
+            raise SetupFailed(f"{file} can't be restored: {fault}. Nothing was changed.") from None
+    os.sync()
     return count
+
+
+def _unpack(file: Path, folder: Path) -> int:
+    """Gives how many files there were."""
+    count = 0
+    with gzip.open(file) as whole:
+        with tarfile.open(fileobj=whole) as archive:
+            for member in archive:
+                _put(archive, member, folder)
+                count += member.isfile()
+        while whole.read(_CHUNK_BYTES):  # only at the end of the file is its checksum compared
+            pass
+    return count
+
+
+def _remove_empty(folder: Path) -> None:
+    with suppress(OSError):  # it has something in it
+        folder.rmdir()
 
 
 def _kept(data_folder: Path) -> Iterator[Path]:

@@ -1,11 +1,14 @@
 """What is removed when its time is over: spills and error texts. Attachments, and what scripts and tools wrote, stay."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog
+from sandbox.errors import ServiceFull
 from sandbox.workspace import Workspaces
 
 _log = logging.getLogger(__name__)
@@ -24,11 +27,14 @@ def clean(workspaces: Workspaces, catalog: Catalog, attachments: Attachments, *,
 
     Who asks for one of the files afterwards is told that it expired, and when.
     """
+    workspaces.sweep()
+    attachments.sweep()
     now = datetime.now(UTC)
     files = size = 0
     for workspace in workspaces.all():
         for info in workspace.list_own(before=now - keep):
-            catalog.expire(workspace.id, info.path, now)
+            note = partial(catalog.expire, workspace.id, info.path, now)
+            is_noted = _there_was_room(note)
             try:
                 workspace.remove_own(info.path)
             except OSError:
@@ -36,6 +42,15 @@ def clean(workspaces: Workspaces, catalog: Catalog, attachments: Attachments, *,
                 continue
             files += 1
             size += info.bytes
-    workspaces.sweep()
-    attachments.sweep()
+            if not is_noted:  # the file's own room is free now
+                _there_was_room(note)
     return Cleaned(files, size)
+
+
+def _there_was_room(note: Callable[[], None]) -> bool:
+    """Whether it could be written down: a full disk must not keep anyone from making room."""
+    try:
+        note()
+    except ServiceFull:
+        return False
+    return True

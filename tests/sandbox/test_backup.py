@@ -1,6 +1,10 @@
 """A backup has everything, and gives everything back."""
 
+import contextlib
 import itertools
+import os
+import subprocess
+import sys
 import tarfile
 import threading
 from io import BytesIO
@@ -9,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from sandbox import backup
+from sandbox.database import Database
 from sandbox.errors import SetupFailed
 from sandbox.spills.spill import Received
 from tests.conftest import box_over
@@ -112,13 +117,83 @@ async def test_a_file_that_is_not_whole_or_no_backup_leaves_nothing(tmp_path: Pa
     await _filled(tmp_path / "data")
     backup.save(tmp_path / "data", tmp_path / "backup.tar.gz")
     whole = (tmp_path / "backup.tar.gz").read_bytes()
-    for content in (whole[: len(whole) // 2], b"", b"no archive", _archive("a.txt"), _archive("records.sqlite3", "../out.txt"),
+    for content in (whole[: len(whole) // 2], whole[:20], b"", b"no archive", _archive("a.txt"), _archive("records.sqlite3", "../out.txt"),
                     _archive("records.sqlite3", "/tmp/out.txt"), _archive("records.sqlite3", link="workspaces")):  # fmt: skip
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(SetupFailed):
             backup.restore(tmp_path / "file", tmp_path / "new")
-        assert list((tmp_path / "new").iterdir()) == []
+        assert not (tmp_path / "new").exists()
     assert not (tmp_path / "out.txt").exists()
+
+
+async def test_a_backup_that_was_damaged_is_refused(tmp_path: Path) -> None:
+    await _filled(tmp_path / "data")
+    workspace_file = tmp_path / "data/workspaces/chat-1/files/random.bin"
+    workspace_file.write_bytes(os.urandom(100_000))  # so that most bits of the backup are bits of a value
+    backup.save(tmp_path / "data", tmp_path / "backup.tar.gz")
+    whole = (tmp_path / "backup.tar.gz").read_bytes()
+    for at in range(20, len(whole), len(whole) // 40):
+        (tmp_path / "file").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        with pytest.raises(SetupFailed):
+            backup.restore(tmp_path / "file", tmp_path / "new")
+        assert not (tmp_path / "new").exists()
+
+
+async def test_a_service_and_a_restore_do_not_have_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unpack(file: Path, folder: Path) -> int:
+        with pytest.raises(SetupFailed, match="a backup is being restored into it"):
+            Database.in_folder(tmp_path / "new")
+        with pytest.raises(SetupFailed, match="is in use"):
+            backup.restore(file, tmp_path / "new")
+        return real(file, folder)
+
+    before = await _filled(tmp_path / "data")
+    backup.save(tmp_path / "data", tmp_path / "file")
+    real = backup._unpack
+    monkeypatch.setattr(backup, "_unpack", unpack)
+    backup.restore(tmp_path / "file", tmp_path / "new")
+    assert await _filled(tmp_path / "new") == before
+    (tmp_path / "used").mkdir()
+    with (
+        contextlib.closing(Database.in_folder(tmp_path / "used")),
+        pytest.raises(SetupFailed, match="a program of Spillbox has it open"),
+    ):
+        backup.restore(tmp_path / "file", tmp_path / "used")
+
+
+@pytest.mark.parametrize("last", ["attachments", "records.sqlite3"])
+async def test_a_restore_that_fails_while_names_are_given_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str
+) -> None:
+    def rename(path: Path, target: Path) -> Path:
+        if path.name == last and path.parent.name == ".restored":
+            raise OSError("gone")
+        return real(path, target)
+
+    await _filled(tmp_path / "data")
+    backup.save(tmp_path / "data", tmp_path / "file")
+    real = Path.rename
+    monkeypatch.setattr(Path, "rename", rename)
+    with pytest.raises(SetupFailed, match="Nothing was changed"):
+        backup.restore(tmp_path / "file", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+async def test_a_restore_that_was_killed_is_told_to_whoever_comes_next(tmp_path: Path) -> None:
+    await _filled(tmp_path / "data")
+    backup.save(tmp_path / "data", tmp_path / "file")
+    code = (
+        "import os, sys; from pathlib import Path; from sandbox import backup\n"
+        "real = Path.rename\n"
+        "Path.rename = lambda path, target: os._exit(9) if path.name == 'records.sqlite3' else real(path, target)\n"
+        "backup.restore(Path(sys.argv[1]), Path(sys.argv[2]))"
+    )
+    killed = subprocess.run([sys.executable, "-c", code, tmp_path / "file", tmp_path / "new"], check=False)
+    assert killed.returncode == 9
+    with pytest.raises(SetupFailed, match="did not end"):
+        Database.in_folder(tmp_path / "new")
+    with pytest.raises(SetupFailed, match=r"Remove what came of it \(\.restored, attachments, workspaces\)"):
+        backup.restore(tmp_path / "file", tmp_path / "new")
 
 
 def _archive(*names: str, link: str | None = None) -> bytes:

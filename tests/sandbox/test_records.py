@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, SetupFailed
+from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, ServiceFull, SetupFailed
 from sandbox.records import Acceptance, Records, State
 from sandbox.tools.outer import Caller
 from sandbox.tools.toolbox import Toolbox
@@ -94,6 +94,13 @@ def test_a_lock_of_another_program_is_told_soon(tmp_path: Path) -> None:
     db.close()
     assert records.accept("a", "w", "t", {}) is Acceptance.MINE
     assert records.get("w", "a").accepted_at.tzinfo is not None
+
+
+def test_a_full_disk_is_told_as_such(records: Records) -> None:
+    with records.database.writing() as db:
+        db.exec_driver_sql("PRAGMA max_page_count = 1")  # no fewer than there are
+    with pytest.raises(ServiceFull):
+        records.accept("a", "w", "run_python", {str(number): "x" * 500 for number in range(1000)})
 
 
 def test_a_finished_run_holds_no_workspace(records: Records) -> None:

@@ -5,6 +5,7 @@ import os
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,6 +50,23 @@ async def test_results_and_errors_go_after_their_time_and_everything_else_stays(
     assert following.path == "results/0004-t.txt"  # a number is never given again
 
 
+async def test_a_full_disk_keeps_nobody_from_making_room(
+    box: Toolbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expire(*arguments: Any) -> None:
+        if (tmp_path / f"workspaces/w/files/{saved.path}").exists():
+            raise ServiceFull("full")
+        real(*arguments)
+
+    saved = await box.spill("w", Received("t", content="x" * 2000))
+    age(tmp_path, 8)
+    real = box.catalog.expire
+    monkeypatch.setattr(box.catalog, "expire", expire)
+    assert (await box.clean()).files == 1
+    with pytest.raises(Expired):
+        box.workspaces.open("w").open_file(str(saved.path))
+
+
 async def test_output_of_runs_expires_too(box: Toolbox, tmp_path: Path) -> None:
     path = box.workspaces.open("w").write_own("results", "-run_python.stdout.txt", (b"out",))
     age(tmp_path, 8)
@@ -57,7 +75,9 @@ async def test_output_of_runs_expires_too(box: Toolbox, tmp_path: Path) -> None:
         box.workspaces.open("w").open_file(path)
 
 
-async def test_what_a_crash_left_is_swept_after_a_day(box: Toolbox, tmp_path: Path) -> None:
+async def test_what_a_crash_left_is_swept_after_a_day(
+    box: Toolbox, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     await box.call("write_file", "w", {"path": "a", "content": "x"})
     kept = await box.call("attach_file", "w", {"path": "a"})
     orphan = tmp_path / "attachments/ab" / ("ab" + "0" * 62)
@@ -69,6 +89,8 @@ async def test_what_a_crash_left_is_swept_after_a_day(box: Toolbox, tmp_path: Pa
     await box.clean()
     assert orphan.exists()  # it may be one that is being attached just now
     age(tmp_path, 2)
+    now = time.time
+    monkeypatch.setattr(time, "time", lambda: now() + 2 * 86400)  # of a file on its way a guest may have set the time
     await box.clean()
     assert not any(file.exists() for file in (orphan, half, written))
     box.attachments.open(box.catalog.attachment("w", kept.id)).close()  # type: ignore[attr-defined]
