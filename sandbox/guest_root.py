@@ -73,9 +73,13 @@ def load(path: Path) -> GuestRoot:
     try:
         manifest = json.loads((path / "manifest.json").read_bytes())
     except (OSError, ValueError):
-        raise GuestRootMissing(f"There is no guest root at {path}. Run `spillbox setup` first.") from None
+        raise GuestRootMissing(
+            f"There is no guest root at {path}. Run `spillbox setup` first, with the same settings."
+        ) from None
     if manifest["digest"] != _digest():
-        raise GuestRootMissing(f"The guest root at {path} is of another version. Run `spillbox setup` again.")
+        raise GuestRootMissing(
+            f"The guest root at {path} is of another version. Run `spillbox setup` again, with the same settings."
+        )
     return GuestRoot(path=path, python_version=manifest["python"], libraries=manifest["libraries"])
 
 

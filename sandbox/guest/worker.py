@@ -125,7 +125,7 @@ class _Worker:
                 pass
             os.close(fd)
         if not self._counted:
-            look.look_at_files()
+            look.look_at_files(worker_tree.count_entries_at_last)
         after = self._counters()
         now = resource.getrusage(resource.RUSAGE_CHILDREN)
         done = {
@@ -268,12 +268,12 @@ class _Look:
         if used > self._worker.setup["memory_bytes"]:
             self.stop("memory")
         if self._looks % 10 == 0:
-            self.look_at_files()
+            self.look_at_files(worker_tree.count_entries)
 
-    def look_at_files(self):
+    def look_at_files(self, count):
         most, read_only = self._worker.setup["files"], self._worker.setup["read_only"]
         for place in _PLACES:
-            if worker_tree.count_entries(place, most + 1, read_only if place == worker_tree.WORKSPACE else ()) > most:
+            if count(place, most + 1, read_only if place == worker_tree.WORKSPACE else ()) > most:
                 self.stop("files")
 
     def stop(self, why):

@@ -1,5 +1,6 @@
 """The files of a run in a container: filled in, listed, given, wiped. Called only while nothing of the guest lives."""
 
+import errno
 import os
 import stat
 
@@ -123,23 +124,53 @@ def _below(fd, above, leave_out):
 
 
 def count_entries(place, most, leave_out):
-    """Entries of a place now, while the guest may change them, without some of its own; it stops at ``most``."""
-    count, waiting = 0, [place]
-    while waiting and count < most:
-        folder = waiting.pop()
-        try:
-            with os.scandir(folder) as found:
-                for entry in found:
-                    if folder == place and entry.name in leave_out:
-                        continue
-                    count += 1
-                    if count >= most:
-                        break
-                    if entry.is_dir(follow_symlinks=False):
-                        waiting.append(entry.path)
-        except OSError:
-            continue
-    return count
+    """Entries of a place now, while the guest may change them, without some of its own; it stops at ``most``.
+
+    A folder that can't be read counts for itself only.
+    """
+    return _count(place, most, leave_out, lambda name, above: os.open(name, _OPEN_FOLDER, dir_fd=above), 0)
+
+
+def count_entries_at_last(place, most, leave_out):
+    """The same when nothing of the guest lives, with what a folder's mode hides; what can't be counted all the same is ``most``."""
+
+    def enter(name, above):
+        os.chmod(name, 0o700, dir_fd=above)
+        return os.open(name, _OPEN_FOLDER, dir_fd=above)
+
+    return _count(place, most, leave_out, enter, most)
+
+
+def _count(place, most, leave_out, enter, otherwise):
+    """``enter`` gives a descriptor of a folder in another; one that it can't open counts ``otherwise``."""
+    count = 0
+    opened = []  # the folders from the place down to where it is: a path may be longer than the kernel takes at once
+    waiting = [[place]]  # in what is above each of them, and in the last, the folders that are to be looked into yet
+    try:
+        while waiting and count < most:
+            if not waiting[-1]:
+                waiting.pop()
+                if opened:
+                    os.close(opened.pop())
+                continue
+            try:
+                opened.append(enter(waiting[-1].pop(), opened[-1] if opened else None))
+                waiting.append([])
+                with os.scandir(opened[-1]) as found:
+                    for entry in found:
+                        if len(opened) == 1 and entry.name in leave_out:
+                            continue
+                        count += 1
+                        if count >= most:
+                            break
+                        if entry.is_dir(follow_symlinks=False):
+                            waiting[-1].append(entry.name)
+            except OSError as fault:
+                count += most if fault.errno == errno.EMFILE else otherwise  # so deep that nobody can tell
+        return min(count, most)
+    finally:
+        for fd in opened:
+            os.close(fd)
 
 
 def contents(paths):

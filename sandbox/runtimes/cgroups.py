@@ -1,14 +1,13 @@
 """Per-run control groups: the kernel's own bounds for memory and processes, and its counters for what a run used.
 
 Version 1 (separate hierarchies) and version 2 (one) behind one small interface. Version 2 follows the kernel's
-Documentation/admin-guide/cgroup-v2.rst; the machines that this was built on mount only version 1 with these controllers, so
-version 2 has been run against a folder of plain files only, never against a kernel.
+Documentation/admin-guide/cgroup-v2.rst.
 """
 
-import errno
 import itertools
 import os
 import secrets
+import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -19,6 +18,7 @@ from sandbox.job import Limits
 from sandbox.processes import identity_of, lives
 
 _PREFIX = "spillbox-"
+_LOWER = f"{_PREFIX}service"
 _numbers = itertools.count()
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")
@@ -71,15 +71,27 @@ def find(mounts: Path = _MOUNTS, own: Path = _OWN) -> CgroupHost:
     for kind in (_Version2, _Version1):
         try:
             host = kind(mounts.read_text(), own.read_text())
-            host.create("probe", memory_bytes=32 << 20, processes=4).remove()
+            _try_out(host)
         except OSError as fault:
-            tried.append(f"version {kind.version}: {fault.strerror} ({Path(fault.filename).parent})")
+            tried.append(f"version {kind.version}: {fault.strerror} ({fault.filename or 'as it was written'})")
         except NoCgroups as fault:
             tried.append(f"version {kind.version}: {fault}")
         else:
             host.reap()
             return host
     raise NoCgroups("; ".join(tried))
+
+
+def _try_out(host: CgroupHost) -> None:
+    """Make a group with a process in it: to move one into a group needs more rights than to make the group."""
+    group = host.create("probe", memory_bytes=32 << 20, processes=4)
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+        try:
+            group.join(process.pid)
+        finally:
+            process.kill()
+            process.wait()
+            group.remove()
 
 
 def find_for_service(*, wanted: bool = True) -> tuple[CgroupHost | None, tuple[str, ...]]:
@@ -93,7 +105,7 @@ def find_for_service(*, wanted: bool = True) -> tuple[CgroupHost | None, tuple[s
             "Weaker limits: this process can't make control groups, so memory is bounded for each process by itself and for all "
             "of a run's processes together only by a look at them ten times a second; files that a run writes count to no memory "
             "limit; processor time is bounded for each process by itself; and who went over a process limit is not counted. To "
-            f"mend it, run the service as root, or under systemd with Delegate=yes. ({why})"
+            f"mend it, run the service under systemd with Delegate=yes (deploy/systemd/spillbox.service), or as root. ({why})"
         )
         return None, (warning,)
 
@@ -187,22 +199,8 @@ class _Version2:
         path = next((line.split(":", 2)[2] for line in own.splitlines() if line.startswith("0::")), None)
         if point is None or path is None:
             raise NoCgroups("not mounted")
-        base = Path(point) / path.lstrip("/")
-        available = (base / "cgroup.controllers").read_text().split()
-        if missing := [c for c in ("memory", "pids") if c not in available]:
-            raise NoCgroups(f"no controller {', '.join(missing)} delegated to {base}")
-        self._top = base / _new_name()
-        try:
-            (base / "cgroup.subtree_control").write_text("+memory +pids")
-        except OSError as fault:
-            if fault.errno != errno.EBUSY:
-                raise
-            # A group that hands controllers down may hold no process itself, so this one goes a level lower.
-            service = base / f"{_PREFIX}service"
-            service.mkdir(exist_ok=True)
-            (service / "cgroup.procs").write_text(str(os.getpid()))
-            (base / "cgroup.subtree_control").write_text("+memory +pids")
-        self._top.mkdir(exist_ok=True)
+        self._top = _place(Path(point), Path(point) / path.lstrip("/")) / _new_name()
+        self._top.mkdir()
         (self._top / "cgroup.subtree_control").write_text("+memory +pids")
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> "_Run2":
@@ -220,6 +218,38 @@ class _Version2:
 
     def close(self) -> None:
         _remove_all(self._top)
+
+
+def _place(point: Path, own: Path) -> Path:
+    """A group in which this process may make others that have the controllers; raises `NoCgroups`.
+
+    A group that hands controllers down may hold no process itself (cgroup-v2.rst, "No Internal Process Constraint"). If this
+    process is alone in its own, as a service of systemd is, it goes a level lower. Where others are in it too, as in a session,
+    it is the next one above that hands them down already: root may use that, and a user those of his own systemd.
+    """
+    if own.name == _LOWER:
+        return own.parent
+    missing = [one for one in ("memory", "pids") if one not in _words(own / "cgroup.controllers")]
+    if not missing and os.access(own, os.W_OK) and _words(own / "cgroup.procs") <= {str(os.getpid())}:
+        lower = own / _LOWER
+        lower.mkdir(exist_ok=True)
+        (lower / "cgroup.procs").write_text(str(os.getpid()))
+        (own / "cgroup.subtree_control").write_text("+memory +pids")
+        return own
+    for group in (own, *own.parents):
+        hands_down = {"memory", "pids"} <= _words(group / "cgroup.subtree_control")
+        if hands_down and os.access(group, os.W_OK) and os.access(group / "cgroup.procs", os.W_OK):
+            return group
+        if group == point:
+            break
+    raise NoCgroups(
+        f"no controller {', '.join(missing)} in {own}" if missing
+        else f"neither {own}, in which other processes are too, nor a group above lets this user make groups"
+    )  # fmt: skip
+
+
+def _words(file: Path) -> set[str]:
+    return set(file.read_text().split()) if file.exists() else set()
 
 
 class _Run2:

@@ -2,6 +2,7 @@
 
 import hmac
 import json
+import logging
 import os
 import secrets
 import socket
@@ -17,14 +18,17 @@ import docker
 from docker.errors import APIError, DockerException
 from docker.types import Ulimit
 from docker.utils import kwargs_from_env
+from pydantic import Field
 
 from sandbox import guest_root
 from sandbox.errors import JailFailed, JailLost
 from sandbox.guest import frames
-from sandbox.job import MIB, Limits
+from sandbox.job import MIB, Limits, Value
 from sandbox.processes import identity_of
 from sandbox.runtimes import policy, seccomp
 from sandbox.workspace import GUEST_PATH, READ_ONLY_FOLDERS
+
+_log = logging.getLogger(__name__)
 
 SERVICE_LABEL = "spillbox.service"
 """Of each container: the process that it belongs to, as `sandbox.processes` tells it, and its pid namespace."""
@@ -46,6 +50,7 @@ _HIDDEN = ("/dev/pts", "/dev/mqueue")
 _NOT_IN_GVISOR = ("msgqueue", "rtprio")
 """Limits that its kernel does not let be set; it has neither message queues nor real-time priorities."""
 _READ_BYTES = 256 * 1024
+_OF_ANOTHER = "Something in the container spoke in the name of its first process."
 
 
 @dataclass(frozen=True)
@@ -71,6 +76,14 @@ NO_FILTER: dict[str, Any] = {"seccomp": seccomp.NO_FILTER, "profile": "unconfine
 """Walls without seccomp, for controls."""
 
 
+class _Facts(Value):
+    """What process 1 says when it is up."""
+
+    modules: frozenset[str]
+    bytes: int = Field(ge=0)
+    counts: bool
+
+
 class UidTaken(Exception):
     """Another container has that uid."""
 
@@ -87,14 +100,16 @@ class Engine:
     def api(self) -> Any:
         """The SDK's low-level client; connects at the first use."""
         if self._api is None:
+            url = _USUAL_SOCKET
             try:
                 given = {"base_url": self._url} if self._url else kwargs_from_env()
-                _require_answer(given.get("base_url", _USUAL_SOCKET))
+                url = given.get("base_url", url)
+                _require_answer(url)
                 self._api = docker.APIClient(version="auto", timeout=START_SECONDS, num_pools=64, **given)
             except (DockerException, OSError) as fault:
                 raise JailFailed(
-                    f"Docker can't be reached ({_said(fault)}). Start its daemon, let the service's user into its group, or set "
-                    "DOCKER_HOST."
+                    f"Docker can't be reached at {url} ({_said(fault)}). Start its daemon, let the service's user into its group, "
+                    "or name another place in DOCKER_HOST."
                 ) from None
         return self._api
 
@@ -142,10 +157,15 @@ class Engine:
     def reap(self, lives: Any) -> int:
         """Remove containers of services that are no more; gives how many. ``lives`` says so of a label's value."""
         found = self.ask("containers", all=True, filters={"label": SERVICE_LABEL})
-        orphans = [one["Id"] for one in found if not lives(one["Labels"][SERVICE_LABEL])]
-        for orphan in orphans:
-            self.remove(orphan)
-        return len(orphans)
+        removed = 0
+        for one in found:
+            if not lives(one["Labels"][SERVICE_LABEL]):
+                try:
+                    self.remove(one["Id"])
+                    removed += 1
+                except JailFailed as fault:
+                    _log.warning("a container of a service that is no more stays: %s", fault)
+        return removed
 
     def close(self) -> None:
         """Let go of the connections."""
@@ -268,17 +288,17 @@ class Container:
     def _take_up(self) -> int:
         """Gives the bytes of process 1."""
         try:
-            facts = json.loads(self.expect(frames.UP, within_seconds=START_SECONDS))
-            self.modules = frozenset(facts["modules"])
-            if not self._walls.is_gvisor and not facts["counts"]:
-                raise JailFailed(
-                    "The container has no control groups inside, so its limits can't be told. Let Docker mount them."
-                )
-            return int(facts["bytes"])
-        except (ValueError, KeyError, TypeError):
+            facts = _Facts.model_validate_json(self.expect(frames.UP, within_seconds=START_SECONDS))
+        except ValueError:
             raise off_protocol() from None
         except JailLost as fault:
             raise JailLost(f"{fault} {self.what_it_said()}".rstrip()) from None
+        self.modules = facts.modules
+        if not self._walls.is_gvisor and not facts.counts:
+            raise JailFailed(
+                "The container has no control groups inside, so its limits can't be told. Let Docker mount them."
+            )
+        return facts.bytes
 
     def make_room(self, filled_bytes: int) -> None:
         """Let a script have all of its memory, besides what process 1 and the files that were filled in take."""
@@ -326,7 +346,7 @@ class Container:
         payload = bytes(self._read[frames.HEAD_BYTES : whole])
         del self._read[:whole]
         if not hmac.compare_digest(payload[: len(self._seal)], self._seal):
-            raise JailLost("Something in the container spoke in the name of its first process.")
+            raise JailLost(_OF_ANOTHER)
         return kind, payload[len(self._seal) :]
 
     def seal(self) -> None:
@@ -348,6 +368,8 @@ class Container:
         if self._part_is_said:
             self._said += data
             del self._said[:-_MAX_SAID_BYTES]
+            if self._seal and self._walls.is_gvisor:  # its kernel lets a guest write there
+                raise JailLost(_OF_ANOTHER)
         else:
             self._read += data
 
@@ -374,7 +396,7 @@ class Container:
         return data
 
     def what_it_said(self) -> str:
-        """What process 1 wrote on stderr; no guest code writes there."""
+        """What process 1 wrote on stderr; with gVisor a guest may have written there too, which ends its run."""
         said = bytes(self._said).decode(errors="replace").strip()
         return f"It said: {said}" if said else ""
 
@@ -389,8 +411,14 @@ class Container:
             return bool(self._engine.ask("inspect_container", self.id)["State"]["OOMKilled"])
         return False
 
+    def interrupt(self) -> None:
+        """Have `receive` and `send` fail, from any thread, without waiting for the engine; it still has to be killed."""
+        if (channel := self._socket) is not None:
+            with suppress(OSError):  # it was closed meanwhile
+                channel.shutdown(socket.SHUT_RDWR)
+
     def kill(self) -> None:
-        """Kill everything in it, from any thread."""
+        """Kill everything in it; waits for the engine."""
         with suppress(APIError, DockerException, OSError):
             self._engine.api.kill(self.id)
 

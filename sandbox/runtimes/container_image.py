@@ -39,7 +39,12 @@ def find(engine: "Engine", name: str) -> tuple[str, Guest]:
             f"Docker has no image {name}. Run `SPILLBOX_RUNTIME=docker spillbox setup`, or load it from the bundle."
         )
     labels = named[0].get("Labels") or {}
-    if labels.get(PROGRAMS_LABEL) != guest_root.programs_digest():
+    if not {PROGRAMS_LABEL, PYTHON_LABEL, LIBRARIES_LABEL} <= set(labels):
+        raise GuestRootMissing(
+            f"Docker's image {name} was not made by Spillbox. Name in SPILLBOX_DOCKER_IMAGE the one that `spillbox setup` made, or "
+            "another name for it to make."
+        )
+    if labels[PROGRAMS_LABEL] != guest_root.programs_digest():
         raise GuestRootMissing(
             f"Docker's image {name} is of another version. Run `SPILLBOX_RUNTIME=docker spillbox setup` again."
         )

@@ -4,7 +4,7 @@ What process 1 says is not a guest's word, yet nothing rests on it: names are lo
 are bounded.
 """
 
-import json
+import asyncio
 import logging
 import os
 import tempfile
@@ -13,25 +13,45 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pydantic import Field
+
 from sandbox.errors import JailLost
 from sandbox.guest import frames, wire
-from sandbox.job import Execution, Job, Limits, Skipped, Status
+from sandbox.job import Execution, Job, Limits, Skipped, Status, Value
 from sandbox.runtimes.cgroups import Counters
 from sandbox.runtimes.container import Container, off_protocol, parts_of
 from sandbox.runtimes.session import Outcome, Printed
 from sandbox.runtimes.streams import OnOutput
-from sandbox.workspace import MAX_DEPTH, Entry, Manifest, Segments, Workspace, pages, too_deep
+from sandbox.workspace import MAX_DEPTH, NEVER_KEPT, Entry, Manifest, Segments, Workspace, pages, too_deep, write_all
 
 _log = logging.getLogger(__name__)
 
 _ANSWER_SECONDS = 60
+_TAKE_SECONDS = 600
+"""For all that a run left, however slowly it comes."""
+_LAST_ERROR_NUMBER = 4095  # the kernel's MAX_ERRNO
 _KILL_SECONDS = 3
 _MAX_NAME_BYTES = 255
 _STOPPED = {
     "cpu": (Status.TIMED_OUT, "It was stopped after {limits.cpu_seconds} s of processor time, the limit."),
     "memory": (Status.OUT_OF_MEMORY, "Its processes together used too much memory."),
-    "files": (Status.DISK_FULL, "It made more than {limits.workspace_files:,} files and folders."),
+    "files": (
+        Status.DISK_FULL,
+        "It made more than {limits.workspace_files:,} files and folders, or more folders in each other than can be counted.",
+    ),
 }
+
+
+class _Done(Value):
+    """What process 1 says at the end of a run."""
+
+    wait_status: int = Field(ge=0, le=0xFFFF)
+    cpu_seconds: float = Field(allow_inf_nan=False)  # a difference of two sums may come to a little below 0
+    max_memory_bytes: int = Field(ge=0)
+    stopped: str
+    oom_kills: int = Field(ge=0)
+    refused_forks: int = Field(ge=0)
+    is_full: bool
 
 
 class ContainerTree:
@@ -41,6 +61,8 @@ class ContainerTree:
         self._container = container
         self._limits = limits
         self._spool_folder = spool_folder
+        self._taken_until = 0.0
+        self._sizes: dict[Segments, int] = {}
         self.filled_bytes = 0
 
     def make_folder(self, segments: Segments) -> None:
@@ -59,55 +81,61 @@ class ContainerTree:
             number = int(self._container.expect(frames.FILLED, within_seconds=_ANSWER_SECONDS))
         except ValueError:
             raise off_protocol() from None
+        if not 0 <= number <= _LAST_ERROR_NUMBER:
+            raise off_protocol()
         if number:
             raise OSError(number, os.strerror(number))
 
     def entries(self, leave_out: frozenset[bytes], skipped: list[Skipped]) -> list[Entry]:
-        del leave_out  # process 1 knows them
+        self._taken_until = time.monotonic() + _TAKE_SECONDS
         found: dict[Segments, os.stat_result] = {}
         self._container.send(frames.LIST)
         while True:
-            kind, payload = self._container.receive(_ANSWER_SECONDS)
+            kind, payload = self._receive()
             if kind == frames.END:
                 break
             if kind != frames.ENTRY:
                 raise off_protocol()
             if len(found) == self._limits.workspace_files:
                 raise off_protocol()  # such a run was stopped; of a cut list the rest would be taken for deleted
-            segments, status = _checked(payload)
+            segments, status = _checked(payload, leave_out)
             if len(segments) >= MAX_DEPTH and status.st_mode & 0o170000 == 0o040000:
                 skipped.append(too_deep(segments))
             else:
                 found[segments] = status
+        self._sizes = {segments: status.st_size for segments, status in found.items()}
         return sorted(found.items(), key=lambda entry: entry[0])
 
     def opened(self, files: list[Segments]) -> Iterator[int]:
-        paths = [b"/".join(segments) for segments in files]
-        while paths:
-            some = paths[: frames.MAX_FILES_AT_ONCE]
-            del paths[: len(some)]
-            self._container.send(frames.GET, b"\0".join(some))
-            for _ in some:
-                yield self._spooled()
+        for at in range(0, len(files), frames.MAX_FILES_AT_ONCE):
+            some = files[at : at + frames.MAX_FILES_AT_ONCE]
+            self._container.send(frames.GET, b"\0".join(b"/".join(segments) for segments in some))
+            for segments in some:
+                yield self._spooled(self._sizes[segments])
 
-    def _spooled(self) -> int:
-        """A descriptor of a file on the host's disk with the next content that comes."""
-        left = self._limits.workspace_bytes
+    def _spooled(self, size: int) -> int:
+        """A descriptor of a file on the host's disk with the next content that comes, which has ``size`` bytes."""
+        left = size
         with tempfile.TemporaryFile(dir=self._spool_folder, buffering=0) as spool:
             while True:
-                kind, payload = self._container.receive(_ANSWER_SECONDS)
+                kind, payload = self._receive()
                 if kind == frames.END:
                     break
                 left -= len(payload)
                 if kind != frames.DATA or left < 0:
                     raise off_protocol()
-                spool.write(payload)
+                write_all(spool.fileno(), payload)
+            if left:
+                raise off_protocol()
             spool.seek(0)
             return os.dup(spool.fileno())
 
+    def _receive(self) -> tuple[int, bytes]:
+        return self._container.receive(min(_ANSWER_SECONDS, self._taken_until - time.monotonic()))
 
-def _checked(payload: bytes) -> Entry:
-    """A path that can only lead to below the workspace, and what is known of what is there; raises `JailLost`."""
+
+def _checked(payload: bytes, leave_out: frozenset[bytes]) -> Entry:
+    """A path that can only lead to what a run may change, and what is known of what is there; raises `JailLost`."""
     try:
         mode, size, inode, modified_ns, path = frames.decode_entry(payload)
     except ValueError:
@@ -116,9 +144,10 @@ def _checked(payload: bytes) -> Entry:
     if (
         len(segments) > MAX_DEPTH
         or b"\0" in path
-        or any(name in (b"", b".", b"..") or len(name) > _MAX_NAME_BYTES for name in segments)
+        or any(name in (b"", b".", b"..", NEVER_KEPT) or len(name) > _MAX_NAME_BYTES for name in segments)
+        or segments[0] in leave_out
     ):
-        raise JailLost("The container's first process named a path that no workspace has.")
+        raise JailLost("The container's first process named a path that no run may change.")
     seconds: Any = modified_ns / 1e9
     return segments, os.stat_result((mode, inode, 0, 1, 0, 0, size, seconds, seconds, seconds))
 
@@ -136,13 +165,14 @@ class ContainerSession:
         self._printed = Printed(workspace, job.limits, on_output)
         self._outcome = Outcome(stdout=self._printed.stdout, stderr=self._printed.stderr)
         self._tree = ContainerTree(container, job.limits, workspace.spool_folder)
+        self._report_name = ""
         self._cancelled = False
         self._is_done = False
 
     def cancel(self) -> None:
-        """Kill the run, from another thread."""
+        """Have `run` give up, from another thread."""
         self._cancelled = True
-        self._container.kill()
+        self._container.interrupt()
 
     def run(
         self, judge: Callable[[Outcome], Execution], *, is_fresh: Callable[[Manifest], bool] = lambda _: False
@@ -159,8 +189,6 @@ class ContainerSession:
                 self._let_run(wire.FRESH if is_fresh(manifest) else "")
             except TimeoutError:
                 raise JailLost("The container did not answer.") from None
-            if self._cancelled:
-                raise JailLost("The run was cancelled.")
             if self._is_done and self._job.keeps_outputs and self._outcome.stopped is not Status.DISK_FULL:
                 self._take(manifest)
             return judge(self._outcome)
@@ -173,8 +201,12 @@ class ContainerSession:
             self._outcome.changes, self._outcome.skipped = self._workspace.commit(self._tree, manifest)
         except (JailLost, TimeoutError) as fault:
             self._is_done = False
+            self._require_not_cancelled()
             self._outcome.stopped = Status.KILLED
-            self._outcome.stop_reason = f"It ended, but not all that it wrote could be taken: {fault}"
+            why = str(fault) or "It took too long."
+            self._outcome.stop_reason = (
+                f"It ended, but what it wrote could not be taken, and all files are as before. {why}"
+            )
 
     def tidy(self) -> bool:
         """Make the container ready for the next run; gives whether it can be. Raises `JailLost` and TimeoutError."""
@@ -199,24 +231,32 @@ class ContainerSession:
                     Status.TIMED_OUT, f"It was stopped after {job.limits.wall_seconds:g} s, the limit for one run."
                 )
                 if not self._attend(time.monotonic() + _KILL_SECONDS):
-                    self._container.kill()
+                    raise JailLost("It did not end in time.")
         except JailLost as fault:
-            if self._cancelled:
-                raise
-            self._note_end(str(fault))
+            if not self._cancelled:
+                self._note_end(str(fault))
+        self._require_not_cancelled()
         outcome.wall_seconds = time.monotonic() - started
+
+    def _require_not_cancelled(self) -> None:
+        """Raises CancelledError if it was, and nothing of the run lives then."""
+        if self._cancelled:
+            self._container.kill()
+            raise asyncio.CancelledError
 
     def _note_end(self, why: str) -> None:
         """The container has ended under the run, or is no good any more; all that the run wrote goes with it."""
         _log.warning("a container was lost under a run: %s %s", why, self._container.what_it_said())
         if self._container.end_out_of_memory():
             self._outcome.counters = Counters(0, 0, 1, 0)
-        else:
+        elif self._outcome.stopped is None:
             self._outcome.stopped, self._outcome.stop_reason = Status.KILLED, why
+        else:
+            self._outcome.stop_reason += " The container was lost too: nothing that it wrote was taken."
 
     def _attend(self, deadline: float) -> bool:
         """Take what comes until DONE; False if the time is over before. Raises `JailLost` if the container has ended."""
-        report: list[bytes] = []
+        report = self._outcome.report
         while True:
             try:
                 kind, payload = self._container.receive(max(0, deadline - time.monotonic()))
@@ -227,10 +267,10 @@ class ContainerSession:
                 if why := self._printed.take(capture, payload):
                     self._stop(Status.OUTPUT_LIMIT, why)
             elif kind == frames.FILE and len(report) < frames.MAX_REPORT_FILES:
-                report.append(_name_in(payload))
+                self._report_name = _name_in(payload)
+                report[self._report_name] = b""
             elif kind == frames.DATA and report:
-                kept = self._outcome.report.get(os.fsdecode(report[-1]), b"")
-                self._outcome.report[os.fsdecode(report[-1])] = (kept + payload)[: frames.MAX_REPORT_BYTES]
+                report[self._report_name] = (report[self._report_name] + payload)[: frames.MAX_REPORT_BYTES]
             elif kind == frames.DONE:
                 self._take_done(payload)
                 return True
@@ -240,19 +280,17 @@ class ContainerSession:
     def _take_done(self, payload: bytes) -> None:
         outcome = self._outcome
         try:
-            done = json.loads(payload)
-            counters = Counters(
-                float(done["cpu_seconds"]), int(done["max_memory_bytes"]), int(done["oom_kills"]), int(done["refused_forks"])
-            )  # fmt: skip
-            wait_status = int(done["wait_status"])
-            outcome.workspace_full = bool(done["is_full"])
-        except (ValueError, KeyError, TypeError):
+            done = _Done.model_validate_json(payload)
+        except ValueError:
             raise off_protocol() from None
-        outcome.counters = counters
-        if outcome.stopped is None and (known := _STOPPED.get(done.get("stopped"))):
+        outcome.counters = Counters(
+            max(0.0, done.cpu_seconds), done.max_memory_bytes, done.oom_kills, done.refused_forks
+        )
+        outcome.workspace_full = done.is_full
+        if outcome.stopped is None and (known := _STOPPED.get(done.stopped)):
             outcome.stopped, outcome.stop_reason = known[0], known[1].format(limits=self._job.limits)
         if outcome.stopped is None:
-            outcome.wait_status = wait_status
+            outcome.wait_status = done.wait_status
         self._is_done = True
 
     def _stop(self, status: Status, reason: str) -> None:
@@ -262,9 +300,8 @@ class ContainerSession:
             self._container.send(frames.KILL)
 
 
-def _name_in(payload: bytes) -> bytes:
+def _name_in(payload: bytes) -> str:
     try:
-        path: bytes = frames.decode_entry(payload)[-1]
+        return os.fsdecode(frames.decode_entry(payload)[-1])
     except ValueError:
         raise off_protocol() from None
-    return path

@@ -95,7 +95,8 @@ class DockerRuntime:
         # Threads of their own: runs that wait for a container to be tidied must not keep it from being tidied.
         self._tidiers = ThreadPoolExecutor(_MAX_RUNS, thread_name_prefix="docker-tidy")
         self._ending = threading.Event()
-        self._engine.reap(partial(label_lives, process_lives=lives))
+        if removed := self._engine.reap(partial(label_lives, process_lives=lives)):
+            _log.warning("%d containers of services that are no more were removed", removed)
         self._sweeper = threading.Thread(target=_sweep, args=(weakref.ref(self), self._ending), daemon=True)
         self._sweeper.start()
 
@@ -142,7 +143,7 @@ class DockerRuntime:
             await on_thread(self._threads, lambda: taken.append(self._take(key, job.limits)))
             container = taken[0]
             if job.libraries:
-                await on_thread(self._threads, partial(container.preload, "office"), cancel=container.kill)
+                await on_thread(self._threads, partial(container.preload, "office"), cancel=container.interrupt)
             session = ContainerSession(container, job, workspace, on_output=on_output)
             work = partial(session.run, judge, is_fresh=partial(shadows, job.script_path, container.modules))
             done = await on_thread(self._threads, work, cancel=session.cancel)

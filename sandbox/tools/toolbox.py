@@ -1,6 +1,7 @@
 """All tools over one set of workspaces, one runtime and one ledger: what every surface calls."""
 
 import asyncio
+import errno
 import json
 import logging
 import os
@@ -20,7 +21,7 @@ from sandbox import guest_root, retention
 from sandbox.approvals import MOST_WAITING, WAIT_SECONDS, Approvals
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog, SavedFileInfo
-from sandbox.database import PAUSE_SECONDS, TRIES
+from sandbox.database import PAUSE_SECONDS, TRIES, opening
 from sandbox.documents.check import OFFICE_LIBRARIES, checking
 from sandbox.errors import (
     Busy,
@@ -31,6 +32,7 @@ from sandbox.errors import (
     LedgerLocked,
     NotFound,
     ServiceFault,
+    SetupFailed,
     SpillboxError,
     error_of,
 )
@@ -64,7 +66,6 @@ _SPARE_DISK_BYTES = 256 << 20
 """Left free on the disk, whatever is written."""
 _OF_SAVED = ("path", "format", "rows", "columns", "rows_at", "complete")
 KEEP_RESULTS = timedelta(days=7)
-_STOPPED = "The call was stopped."
 OUTER, UNKNOWN = "outer", "unknown"
 """What observers are told in the place of names that others chose: of a tool of another program, and of none."""
 CALL_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
@@ -174,6 +175,11 @@ class Toolbox:
         self.drained.set()
         return len(late)
 
+    def _why_stopped(self) -> str:
+        if self.is_draining:
+            return "The service was stopped before the call was done. Try it again with a new id when the service is up again."
+        return "The call was stopped."
+
     def require_taking(self) -> None:
         """Raises `Draining` if no more calls are taken."""
         if self.is_draining:
@@ -225,7 +231,7 @@ class Toolbox:
         except asyncio.CancelledError:
             if _is_cancelled_itself():
                 raise
-            raise Interrupted(_STOPPED) from None
+            raise Interrupted(self._why_stopped()) from None
 
     async def cancel(self, workspace_id: str, call_id: str) -> None:
         """Stop a call that is under way, and wait until it has stopped; without effect if there is none."""
@@ -282,7 +288,7 @@ class Toolbox:
         except TimeoutError:
             if not clock.expired():
                 raise
-            raise Interrupted(_STOPPED) from None
+            raise Interrupted(self._why_stopped()) from None
         finally:
             del self._under_way_outer[ended]
             ended.set_result(None)
@@ -407,7 +413,7 @@ class Toolbox:
             status, answer = fault.code, _problem(fault.code, str(fault))
             raise
         except asyncio.CancelledError:
-            status, answer = "interrupted", _problem("interrupted", _STOPPED)
+            status, answer = "interrupted", _problem("interrupted", self._why_stopped())
             raise
         finally:
             try:
@@ -481,12 +487,17 @@ def open_toolbox(
     start, and runs go into fresh ``nsjail`` jails until then and where that can't be; each answer says which it was.
     """
     folder = Path(data_folder)
+    close_to_others(folder)
     root = guest_root.load(guest or folder / guest_root.FOLDER) if runtime in ("warm", "nsjail") else None
     docker = DockerRuntime(containers) if runtime == "docker" else None
-    close_to_others(folder)
-    records = Records.in_folder(folder)
-    records.recover()
-    catalog = Catalog(records.database)
+    with opening(folder):
+        records = Records.in_folder(folder)
+        interrupted = records.recover()
+        catalog = Catalog(records.database)
+    if interrupted:
+        _log.warning(
+            "%d calls were under way when a service before this one ended; they are interrupted", len(interrupted)
+        )
     disk = Disk(
         folder, quota_bytes=disk_bytes, spare_bytes=_SPARE_DISK_BYTES, tenant_bytes=tenant_disk_bytes,
         tenant_used=lambda tenant: used_of_tenant(folder / "workspaces", tenant) + catalog.attached_bytes(tenant),
@@ -507,10 +518,21 @@ def open_toolbox(
 
 
 def close_to_others(folder: Path) -> None:
-    """Let no other user of this machine read the conversations of a data folder of ours."""
-    folder.mkdir(parents=True, exist_ok=True)
-    if folder.stat().st_uid == os.geteuid():
-        folder.chmod(0o700)
+    """Make a data folder if it is not there, and let no other user of this machine read the conversations in one of ours.
+
+    Raises `SetupFailed` where there can be none, or one that can't be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if folder.stat().st_uid == os.geteuid():
+            folder.chmod(0o700)
+        if not os.access(folder, os.R_OK | os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    except OSError as fault:
+        raise SetupFailed(
+            f"The data folder {folder} can't be used ({fault.strerror}). Name another with --data-dir or SPILLBOX_DATA_DIR, or let "
+            "this user write there."
+        ) from None
 
 
 def _answer_again(tool: AnyTool, record: Record) -> BaseModel:

@@ -73,6 +73,20 @@ async def test_many_files_of_all_sizes_go_in_and_out_as_they_are(run: Run, works
     assert (again.stdout.text, again.files) == ("[]\n", ())
 
 
+async def test_files_with_the_longest_paths_go_in_and_out(run: Run, workspace: Workspace) -> None:
+    made = await run(
+        "import os\nfor n in range(31):\n  os.mkdir('d' * 255); os.chdir('d' * 255)\n"
+        "for n in range(30): open(f'{n}'.rjust(255, 'f'), 'w').write(str(n))"
+    )
+    assert made.status is Status.SUCCEEDED
+    assert [len(info.path) for info in workspace.list_files() if "f" in info.path] == [32 * 256 - 1] * 30
+    read = await run(
+        "import os\nfor n in range(31): os.chdir('d' * 255)\n"
+        "print(sorted(int(open(name).read()) for name in os.listdir()) == list(range(30)))"
+    )
+    assert read.stdout.text == "True\n"
+
+
 @pytest.mark.case("R14")
 async def test_every_file_is_listed_under_its_own_name(run: Run, workspace: Workspace) -> None:
     names = [

@@ -45,11 +45,35 @@ def test_version_2_sets_limits_and_reads_counters(tmp_path: Path, monkeypatch: p
 
 def test_what_is_missing_is_named(tmp_path: Path) -> None:
     _, mounts, own = _version2(tmp_path, controllers="cpu")
-    with pytest.raises(NoCgroups, match="no controller memory, pids delegated"):
+    with pytest.raises(NoCgroups, match="no controller memory, pids in"):
         cgroups.find(mounts, own)
     mounts.write_text("")
     with pytest.raises(NoCgroups, match="version 2: not mounted; version 1: no controller memory"):
         cgroups.find(mounts, own)
+
+
+def test_a_process_that_is_not_alone_uses_a_group_above_that_hands_controllers_down(tmp_path: Path) -> None:
+    base, mounts, own = _version2(tmp_path)
+    (base / "cgroup.procs").write_text(f"1\n{os.getpid()}\n")
+    with pytest.raises(NoCgroups, match="in which other processes are too, nor a group above lets this user"):
+        cgroups.find(mounts, own)
+    (base.parent / "cgroup.subtree_control").write_text("cpu memory pids\n")
+    (base.parent / "cgroup.procs").touch()
+    cgroups.find(mounts, own)
+    assert list(base.parent.glob("spillbox-*"))
+    assert not (base / "cgroup.subtree_control").exists()
+
+
+def test_a_process_goes_a_level_lower_once_only(tmp_path: Path) -> None:
+    base, mounts, own = _version2(tmp_path)
+    (base / "cgroup.procs").write_text(f"{os.getpid()}\n")
+    cgroups.find(mounts, own)
+    lower = base / "spillbox-service"
+    assert (lower / "cgroup.procs").read_text() == str(os.getpid())
+    own.write_text("0::/me/spillbox-service\n")
+    cgroups.find(mounts, own)
+    assert list(lower.iterdir()) == [lower / "cgroup.procs"]
+    assert len(list(base.glob("spillbox-[0-9]*"))) == 2
 
 
 def test_groups_of_a_dead_service_are_removed_and_those_of_a_living_one_stay(tmp_path: Path) -> None:

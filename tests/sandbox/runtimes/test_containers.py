@@ -16,7 +16,7 @@ from sandbox.errors import GuestRootMissing, JailFailed, JailLost
 from sandbox.guest import frames
 from sandbox.guest_root import GuestRoot
 from sandbox.job import Status
-from sandbox.runtimes import container_image
+from sandbox.runtimes import container_image, container_session
 from sandbox.runtimes.container import SERVICE_LABEL, Container, Engine
 from sandbox.runtimes.containers import ContainerSettings, DockerRuntime
 from sandbox.workspace import Workspace, Workspaces
@@ -123,6 +123,174 @@ async def test_a_cancelled_run_leaves_no_container_behind(docker: DockerRuntime,
         with pytest.raises(asyncio.CancelledError):
             await running
     await until(lambda: containers_of(docker) == before)
+
+
+async def test_a_cancel_waits_for_no_engine_on_the_event_loop(
+    docker: DockerRuntime, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kill(container_id: str) -> None:
+        time.sleep(2)
+        real(container_id)
+
+    real = docker._engine.api.kill
+    monkeypatch.setattr(docker._engine.api, "kill", kill)
+    began = asyncio.Event()
+    running = asyncio.create_task(
+        runner(docker, workspace)("print(1, flush=True)\nwhile True: pass", on_output=lambda *_: began.set())
+    )
+    await asyncio.wait_for(began.wait(), 30)
+    running.cancel()
+    slowest, last = 0.0, time.monotonic()
+    while not running.done():
+        await asyncio.sleep(0.02)
+        slowest, last = max(slowest, time.monotonic() - last), time.monotonic()
+    assert running.cancelled()
+    assert slowest < 1
+
+
+FILES = "for n in range(60): open(f'{n}', 'w').write(str(n))\nopen('old', 'w').write('new')"
+
+
+@pytest.mark.parametrize("is_cancelled", [True, False])
+async def test_files_are_taken_all_or_none(
+    docker: DockerRuntime, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, is_cancelled: bool
+) -> None:
+    loop, ends = asyncio.get_running_loop(), 0
+
+    def receive(container: Container, seconds: float) -> tuple[int, bytes]:
+        nonlocal ends
+        kind, payload = real(container, seconds)
+        ends += kind == frames.END
+        if ends == 30 and kind == frames.END:  # in the middle of the files
+            if is_cancelled:
+                loop.call_soon_threadsafe(running.cancel)
+                time.sleep(0.2)
+            else:
+                docker._engine.remove(container.id)
+        return kind, payload
+
+    workspace.write("old", b"old")
+    real = Container.receive
+    monkeypatch.setattr(Container, "receive", receive)
+    running = asyncio.create_task(runner(docker, workspace)(FILES))
+    await asyncio.wait([running], timeout=60)
+    assert ends >= 30
+    left = {info.path for info in workspace.list_files()} - {"scripts/script.py"}
+    assert workspace.read_bytes("old") == b"old"
+    assert list(workspace.spool_folder.iterdir()) == []
+    if is_cancelled:
+        assert running.cancelled()
+        assert left == {"old"}
+    else:
+        done = running.result()
+        assert (done.status, done.files) == (Status.KILLED, ())
+        assert done.error is not None
+        assert "all files are as before" in done.error.message
+        assert left == {"old", done.error.traceback_path}
+
+
+@pytest.mark.parametrize("size", [2, 4])
+async def test_a_file_that_does_not_come_as_it_was_listed_is_not_taken(
+    docker: DockerRuntime, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
+    def receive(container: Container, seconds: float) -> tuple[int, bytes]:
+        kind, payload = real(container, seconds)
+        return kind, payload.ljust(size, b"-")[:size] if (kind, payload) == (frames.DATA, b"new") else payload
+
+    workspace.write("old", b"old")
+    real = Container.receive
+    monkeypatch.setattr(Container, "receive", receive)
+    done = await runner(docker, workspace)("open('old', 'w').write('new')")
+    assert (done.status, done.files) == (Status.KILLED, ())
+    assert workspace.read_bytes("old") == b"old"
+
+
+async def test_a_container_that_is_lost_after_a_stop_is_told(
+    docker: DockerRuntime, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def receive(container: Container, seconds: float) -> tuple[int, bytes]:
+        kind, payload = real(container, seconds)
+        return kind, b"off" if kind == frames.DONE else payload
+
+    real = Container.receive
+    monkeypatch.setattr(Container, "receive", receive)
+    done = await runner(docker, workspace)("import time\nopen('a', 'w').close()\ntime.sleep(60)", wall_seconds=1)
+    assert (done.status, done.files) == (Status.TIMED_OUT, ())
+    assert done.error is not None
+    assert "The container was lost too: nothing that it wrote was taken." in done.error.message
+
+
+async def test_gvisor_lets_nobody_write_to_stderr_of_process_1_unseen(
+    root: GuestRoot, tmp_path: Path, workspace: Workspace
+) -> None:
+    runtime = await asyncio.to_thread(make_runtime, "docker+runsc", root, tmp_path)
+    done = await runner(runtime, workspace)(
+        "import os, time\ntry: os.write(os.open('/proc/1/fd/2', os.O_WRONLY), b'mine')\n"
+        "except OSError: print('refused')\ntime.sleep(2)"
+    )
+    await runtime.close()
+    assert done.status is Status.KILLED or done.stdout.text == "refused\n"
+
+
+@pytest.mark.parametrize("way", ["mode", "path"])
+async def test_no_folder_hides_files_from_being_counted(kind: DockerRuntime, workspace: Workspace, way: str) -> None:
+    workspace.write("z.txt", b"old")
+    hide = "os.mkdir('in'); os.chdir('in')"
+    if way == "path":
+        hide = "\nfor n in range(20): os.mkdir('d' * 250); os.chdir('d' * 250)"
+    done = await runner(kind, workspace)(
+        f"import os\n{hide}\nfor n in range(10_500):\n  try: os.close(os.open(f'{{n}}', os.O_CREAT))\n"
+        "  except OSError as fault: print(fault.errno); break\nos.chmod('.', 0o300)"
+    )
+    assert done.status is Status.DISK_FULL or done.stdout.text == "28\n"
+    assert workspace.read_bytes("z.txt") == b"old"
+    assert len(workspace.list_files()) <= workspace.limits.workspace_files
+
+
+@pytest.mark.parametrize(
+    "path", [b"results/0001-x.json", b"errors", b"a/__pycache__/x.pyc", b"../x", b"/x", b"a//b", b"a\0", b"n" * 256]
+)
+def test_a_path_that_no_run_may_change_is_refused_whoever_names_it(path: bytes) -> None:
+    leave_out = frozenset({b"results", b"errors"})
+    with pytest.raises(JailLost, match="a path that no run may change"):
+        container_session._checked(frames.encode_entry(0o100644, 1, 1, 1, path), leave_out)
+    assert container_session._checked(frames.encode_entry(0o100644, 1, 1, 1, b"a/results"), leave_out)[0] == (
+        b"a",
+        b"results",
+    )
+
+
+@pytest.mark.parametrize(
+    "said", [b"[" * 100_000, b"[]", b"{}", b'{"cpu_seconds": Infinity}', b'{"wait_status": 1e400}', b"1" * 5000]
+)
+async def test_what_no_worker_says_at_the_end_of_a_run_ends_it_as_killed(
+    docker: DockerRuntime, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    def receive(container: Container, seconds: float) -> tuple[int, bytes]:
+        kind, payload = real(container, seconds)
+        return kind, said if kind == frames.DONE else payload
+
+    real = Container.receive
+    monkeypatch.setattr(Container, "receive", receive)
+    done = await runner(docker, workspace)("print(1)")
+    assert (done.status, done.stdout.text) == (Status.KILLED, "1\n")
+
+
+def test_a_container_that_can_not_be_removed_keeps_no_service_from_its_start(
+    docker: DockerRuntime, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def remove(container_id: str) -> None:
+        if container_id == "stuck":
+            raise JailFailed("Docker could not remove a container: it is stuck")
+        removed.append(container_id)
+
+    removed: list[str] = []
+    found = [{"Id": name, "Labels": {SERVICE_LABEL: "gone"}} for name in ("stuck", "left")]
+    monkeypatch.setattr(docker._engine, "ask", lambda *_, **__: found)
+    monkeypatch.setattr(docker._engine, "remove", remove)
+    assert docker._engine.reap(lambda _: False) == 1
+    assert removed == ["left"]
+    assert "it is stuck" in caplog.text
 
 
 LARGE_REPORT = (
