@@ -8,7 +8,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterator
-from contextlib import AsyncExitStack, contextmanager, suppress
+from contextlib import AsyncExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,20 +18,22 @@ from pydantic_settings import SettingsError
 
 from api import logs
 from api.app import VERSION, create_app, gateway_of, prove, toolbox_of
-from api.auth import UnsafeBinding
-from api.config import BadConfiguration, as_toml, config_file, load, settings_of, unknown_variables
+from api.auth import UnsafeBinding, require_safe_binding
+from api.config import BadConfiguration, as_toml, config_file, load, problems_in, settings_of, unknown_variables
 from api.describe import describe
 from api.links import link_secret
 from api.mcp.peer import Conversation
 from api.mcp.server import McpServer
+from api.mcp.settings import load as mcp_servers
 from api.mcp.stdio import serve
-from api.server import Server
+from api.server import Server, require_free
 from api.settings import Settings
 from api.tracing import tracing
 from sandbox import backup, guest_root
-from sandbox.database import Database
+from sandbox.database import FILE as LEDGER
+from sandbox.database import Database, opening
 from sandbox.doctor.doctor import Finding, examine
-from sandbox.errors import NotFound, SpillboxError
+from sandbox.errors import NoSandbox, NotFound, SpillboxError
 from sandbox.job import Execution, Status
 from sandbox.keys import Keys
 from sandbox.retention import Cleaned
@@ -57,9 +59,8 @@ def main(argv: list[str] | None = None) -> int:
         print(fault, file=sys.stderr)
         return _EXIT_USAGE
     except ValidationError as fault:
-        for error in fault.errors():
-            name = "__".join(str(part) for part in error["loc"]).upper()
-            print(f"The setting SPILLBOX_{name} is not right: {error['msg']}.", file=sys.stderr)
+        for problem in problems_in(fault, config_file(arguments.config), _given(arguments)):
+            print(problem, file=sys.stderr)
         return _EXIT_USAGE
     except SettingsError as fault:
         print(f"A setting is not right: {fault}. Lists and maps are written as JSON.", file=sys.stderr)
@@ -169,9 +170,10 @@ def _backup(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 def _restore(settings: Settings, arguments: argparse.Namespace) -> int:
-    close_to_others(settings.data_dir)
     count = backup.restore(arguments.file, settings.data_dir)
-    print(f"{settings.data_dir} has {count:,} files now. Run `spillbox setup` before the service is started.")
+    print(f"{settings.data_dir} has {count:,} files now.")
+    if settings.guest_root is None:
+        print(f"Run `spillbox setup --data-dir {settings.data_dir}` before the service is started.")
     print("Keys are as they were when it was saved: revoke again those that were revoked since.")
     return 0
 
@@ -204,11 +206,8 @@ def _revoke_key(settings: Settings, arguments: argparse.Namespace) -> int:
 @contextmanager
 def _keys(settings: Settings) -> Iterator[Keys]:
     close_to_others(settings.data_dir)
-    database = Database.in_folder(settings.data_dir)
-    try:
+    with opening(settings.data_dir), closing(Database.in_folder(settings.data_dir)) as database:
         yield Keys(database)
-    finally:
-        database.close()
 
 
 def _print_schema(_: Settings, __: argparse.Namespace) -> int:
@@ -219,10 +218,31 @@ def _print_schema(_: Settings, __: argparse.Namespace) -> int:
 def _check_config(settings: Settings, arguments: argparse.Namespace) -> int:
     for name, value, source in settings_of(settings, config_file(arguments.config), _given(arguments)):
         print(f"# {name} is not set" if value is None else f"{name} = {as_toml(value)}  # {source}")
-    unknown = unknown_variables()
-    for problem in unknown:
+    problems = [*unknown_variables(), *_refused(settings)]
+    for problem in problems:
         print(problem, file=sys.stderr)
-    return _EXIT_USAGE if unknown else 0
+    return _EXIT_USAGE if problems else 0
+
+
+def _refused(settings: Settings) -> Iterator[str]:
+    """What `serve` would not start with, as far as the settings alone tell."""
+    try:
+        require_safe_binding(settings.host, has_keys=_may_have_keys(settings))
+    except UnsafeBinding as fault:
+        yield str(fault)
+    try:
+        if settings.mcp_servers is not None:
+            mcp_servers(settings.mcp_servers)
+    except SpillboxError as fault:
+        yield str(fault)
+
+
+def _may_have_keys(settings: Settings) -> bool:
+    """Where there are records there may be keys of tenants; to look, the records would be brought up to this version."""
+    try:
+        return bool(settings.api_key or settings.oidc_issuer or (settings.data_dir / LEDGER).exists())
+    except PermissionError:  # the service's user sees what is there
+        return True
 
 
 def _serve(settings: Settings, _: argparse.Namespace) -> int:
@@ -232,6 +252,7 @@ def _serve(settings: Settings, _: argparse.Namespace) -> int:
 
 
 async def _serve_until_stopped(settings: Settings) -> int:
+    require_free(settings.host, settings.port)
     async with AsyncExitStack() as stack:
         box = toolbox_of(settings)
         try:
@@ -333,6 +354,7 @@ def _report(execution: Execution, folder: Path) -> None:
 
 
 def _setup(settings: Settings, arguments: argparse.Namespace) -> int:
+    close_to_others(settings.data_dir)
     root = guest_root.build(settings.guest_root_folder, wheels=arguments.wheels)
     if settings.runtime == "docker":
         container_image.make(Engine(), settings.docker_image, root)
@@ -374,6 +396,8 @@ def _doctor(settings: Settings, arguments: argparse.Namespace) -> int:
 
 
 async def _examine(settings: Settings) -> list[Finding]:
+    if settings.runtime == "none":
+        raise NoSandbox("The service runs no scripts, by SPILLBOX_RUNTIME=none: there are no walls to prove.")
     async with toolbox_of(settings) as box:
         root = None if settings.runtime == "docker" else guest_root.load(settings.guest_root_folder)
         return [finding async for finding in examine(root, box.workspaces, box.runtime)]
@@ -388,8 +412,9 @@ def _clean(settings: Settings, _: argparse.Namespace) -> int:
 
 
 async def _clean_up(settings: Settings) -> Cleaned:
-    async with toolbox_of(settings, runtime="none") as box:
-        return await box.clean()
+    with opening(settings.data_dir):
+        async with toolbox_of(settings, runtime="none") as box:
+            return await box.clean()
 
 
 def _tools(settings: Settings, arguments: argparse.Namespace) -> int:

@@ -94,6 +94,8 @@ async def prove(box: Toolbox) -> list[Finding]:
         )
     for warning in box.runtime.warnings:
         _log.warning("%s", warning)
+    runtimes = " or ".join(part.name for part in box.runtime.parts)
+    _log.info("scripts run in %s: %d walls and limits were tried and held", runtimes or "none", len(findings))
     return findings
 
 

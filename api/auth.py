@@ -17,9 +17,8 @@ from api.settings import Settings
 from sandbox.errors import BadRequest, Busy, InvalidWorkspace
 from sandbox.tenants import tenant_of, workspace_id
 
-_OPEN_PATHS = ("/healthz",)
-_UNCOUNTED_PATHS = ("/readyz",)
-"""Asked by whoever watches over the service, and asked in vain just when it has much to do."""
+_HEALTH, _READY = "/healthz", "/readyz"
+"""Asked by whoever watches over the service, who need not have a key, and are never counted; `_READY` says more to who has one."""
 _WORKSPACES = "/v1/workspaces/"
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -65,7 +64,7 @@ class Guard:
             return
         send = _with_headers(send)
         path: str = scope["path"]
-        if path in _OPEN_PATHS:
+        if path == _HEALTH:
             await self._app(scope, receive, send)
             return
         try:
@@ -75,14 +74,15 @@ class Guard:
                 )
             else:
                 found = await self._bearer(scope)
-                if isinstance(found, Problem):
+                if isinstance(found, Bearer):
+                    if path != _READY:
+                        self._rates.count("requests", found.tenant)
+                    found.enter(scope)
+                    scope = _in_own_workspace(scope, found.tenant)
+                elif path != _READY:
                     headers = {"WWW-Authenticate": "Bearer"} if found.status == 401 else None
                     await response_of(found, headers)(scope, receive, send)
                     return
-                if path not in _UNCOUNTED_PATHS:
-                    self._rates.count("requests", found.tenant)
-                found.enter(scope)
-                scope = _in_own_workspace(scope, found.tenant)
         except (Busy, BadRequest) as fault:
             await refusal_of(fault, over_mcp=is_endpoint(path))(scope, receive, send)
         else:

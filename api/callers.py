@@ -42,11 +42,12 @@ class Bearer:
     def of(cls, connection: HTTPConnection) -> "Bearer":
         """Of a request; a signed link has none, and speaks for no one."""
         found = connection.scope.get("state", {}).get(_STATE)
-        return found if isinstance(found, Bearer) else cls(approves=False)
+        return found if isinstance(found, Bearer) else NOBODY
 
 
 OPERATOR = Bearer(reads_metrics=True)
 """Who bears the service's own key, or may call a service without keys."""
+NOBODY = Bearer(approves=False)
 _SCRAPER = Bearer(approves=False, reads_metrics=True)
 
 FindByToken = Callable[[str], Bearer | None]

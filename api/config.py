@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, SecretStr
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_settings import EnvSettingsSource, SettingsConfigDict
 
 from api.settings import Settings
@@ -62,12 +62,35 @@ def settings_of(settings: Settings, file: Path | None, given: Mapping[str, Any])
         yield Setting(name, value, source)
 
 
+def problems_in(fault: ValidationError, file: Path | None, given: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with settings that were refused, each by the name that it has where it was written."""
+    in_file = set(_names_in(_read(file))) - set(_names_in(EnvSettingsSource(Settings)()))
+    for error in fault.errors():
+        why = error["msg"].removeprefix("Value error, ")
+        parts = [str(part) for part in error["loc"]]
+        name, variable = ".".join(parts), _PREFIX + "__".join(parts).upper()
+        if not parts:
+            yield f"The settings do not fit together: {why}."
+        elif error["type"] == "extra_forbidden":
+            yield _unknown(variable, _variables())
+        elif name in given:
+            yield f"--{name.replace('_', '-')} is not right: {why}."
+        elif any(name == one or name.startswith(f"{one}.") for one in in_file):
+            yield f"The setting {name} in {file} is not right: {why}."
+        else:
+            yield f"The setting {variable} is not right: {why}."
+
+
 def unknown_variables() -> list[str]:
     """Variables of the environment that look like settings, and are none, each with those that are near."""
-    known = {f"{_PREFIX}{name.upper().replace('.', '__')}" for name in (*_known(), *Settings.model_fields)} | {VARIABLE}
+    known = _variables()
     return [
         _unknown(name, known) for name in sorted(os.environ) if name.startswith(_PREFIX) and name.upper() not in known
     ]
+
+
+def _variables() -> set[str]:
+    return {f"{_PREFIX}{name.upper().replace('.', '__')}" for name in (*_known(), *Settings.model_fields)} | {VARIABLE}
 
 
 def as_toml(value: Any) -> str:

@@ -18,14 +18,14 @@ from starlette.convertors import Convertor, register_url_convertor
 
 from api import approvals, metrics, results
 from api.bodies import FILE_RESPONSES, Bodies, Body, OpenFileResponse
-from api.callers import Bearer
+from api.callers import NOBODY, Bearer
 from api.describe import Format, describe
 from api.errors import PROBLEMS, problem_of, unexpected
 from api.metrics import Metrics
 from api.parameters import CallId, WorkspaceName
 from api.settings import Settings
 from sandbox.doctor.doctor import Finding
-from sandbox.errors import InvalidArguments, SpillboxError, TooLarge
+from sandbox.errors import GuestRootMissing, InvalidArguments, SpillboxError, TooLarge
 from sandbox.job import FileChange
 from sandbox.records import Record
 from sandbox.tables.literal_json import parse
@@ -57,13 +57,19 @@ _EVENT_STREAM = "text/event-stream"
 
 
 class Readiness(BaseModel):
-    """Whether the service does what it promises here."""
+    """Whether the service does what it promises here; to who has no key, where there are keys, only that it is ready."""
 
     status: Literal["ready"]
-    runtimes: list[str] = Field(description="Where runs go now: the first, or what it falls back on.")
-    warnings: list[str] = Field(description="What is weaker on this host than promised, each with how to mend it.")
-    proved: int = Field(description="Walls and limits that were tried at the start and held, in each of the runtimes.")
-    weaker: list[str] = Field(description="Those among them that this host holds less strictly than promised.")
+    runtimes: list[str] | None = Field(None, description="Where runs go now: the first, or what it falls back on.")
+    warnings: list[str] | None = Field(
+        None, description="What is weaker on this host than promised, each with how to mend it."
+    )
+    proved: int | None = Field(
+        None, description="Walls and limits that were tried at the start and held, in each of the runtimes."
+    )
+    weaker: list[str] | None = Field(
+        None, description="Those among them that this host holds less strictly than promised."
+    )
 
 
 def routes(box: Toolbox, settings: Settings, findings: list[Finding], bodies: Bodies, figures: Metrics) -> APIRouter:
@@ -86,19 +92,6 @@ def routes(box: Toolbox, settings: Settings, findings: list[Finding], bodies: Bo
         """One call, with its answer."""
         return box.records.get(box.workspaces.open(workspace).id, call_id)
 
-    @router.get("/readyz", tags=["health"])
-    async def readyz() -> Readiness:
-        """Whether it takes calls, what was proved at the start, and which limits are weaker than promised."""
-        box.require_taking()
-        box.require_guest_root()
-        return Readiness(
-            status="ready",
-            runtimes=[part.name for part in box.runtime.parts],
-            warnings=list(box.runtime.warnings),
-            proved=sum(finding.is_real for finding in findings),
-            weaker=list(dict.fromkeys(finding.what for finding in findings if finding.weaker)),
-        )
-
     everything = APIRouter(responses=PROBLEMS)
     everything.include_router(router)
 
@@ -106,6 +99,32 @@ def routes(box: Toolbox, settings: Settings, findings: list[Finding], bodies: Bo
     async def healthz() -> dict[str, str]:
         """Whether the process answers; asks for no key."""
         return {"status": "ok"}
+
+    @everything.get(
+        "/readyz",
+        tags=["health"],
+        response_model_exclude_none=True,
+        openapi_extra={"security": [{}, {HTTPBearer.__name__: []}]},
+    )
+    async def readyz(request: Request) -> Readiness:
+        """Whether it takes calls, also without a key; with one, what was proved at the start and what is weaker than promised."""
+        is_known = Bearer.of(request) is not NOBODY
+        box.require_taking()
+        try:
+            box.require_guest_root()
+        except GuestRootMissing:
+            if is_known:
+                raise
+            raise GuestRootMissing("The service can't run scripts now. Asked with a key, /readyz says why.") from None
+        if not is_known:
+            return Readiness(status="ready")
+        return Readiness(
+            status="ready",
+            runtimes=[part.name for part in box.runtime.parts],
+            warnings=list(box.runtime.warnings),
+            proved=sum(finding.is_real for finding in findings),
+            weaker=list(dict.fromkeys(finding.what for finding in findings if finding.weaker)),
+        )
 
     return everything
 

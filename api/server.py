@@ -1,8 +1,10 @@
 """The HTTP server, which lets calls finish before it stops."""
 
 import asyncio
+import errno
 import logging
 import math
+import socket
 import time
 from types import FrameType
 
@@ -10,12 +12,35 @@ import uvicorn
 from fastapi import FastAPI
 
 from api.settings import Settings
+from sandbox.errors import SetupFailed
 from sandbox.tools.toolbox import Toolbox
 
 _log = logging.getLogger(__name__)
 
+_TAKEN = (errno.EADDRINUSE, errno.EACCES)
 _LAST_ANSWERS_SECONDS = 2
 """For the answers of calls that were stopped at the very end."""
+
+
+def require_free(host: str, port: int) -> None:
+    """Raises `SetupFailed` where a service could not listen, before any work is done for it."""
+    why = ""
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except (OSError, UnicodeError) as fault:  # the latter of what can be no name of a host
+        why, found = str(fault), []
+    for family, _, _, _, address in found:
+        try:
+            socket.create_server(address[:2], family=family).close()
+        except OSError as fault:
+            # Of anything else the server finds out, which may have other addresses of the host.
+            if fault.errno in _TAKEN:
+                why = str(fault.strerror)
+    if why:
+        raise SetupFailed(
+            f"The service can't listen on port {port} of {host}: {why}. Stop what uses it, or name another port with --port or "
+            "SPILLBOX_PORT, another address with --host or SPILLBOX_HOST."
+        )
 
 
 class Server(uvicorn.Server):

@@ -44,7 +44,9 @@ class Settings(BaseSettings):
         description="`warm`: fresh jails around interpreters that are there already; `nsjail`: new ones for each "
         "run; `docker`: a container for each workspace in use; `none`: no scripts, only saved results and what is built of them.",
     )
-    docker_image: str = Field("spillbox-runtime:latest", description="With `docker`: the image that scripts run in.")
+    docker_image: str = Field(
+        "spillbox-runtime:latest", min_length=1, description="With `docker`: the image that scripts run in."
+    )
     docker_runtime: str | None = Field(
         None,
         description="With `docker`: an OCI runtime that Docker knows, such as `runsc` (gVisor); Docker's own if not set.",
@@ -52,7 +54,10 @@ class Settings(BaseSettings):
     docker_idle_seconds: float = Field(
         120, gt=0, description="With `docker`: how long a container stands after the last run in its workspace."
     )
-    docker_containers: int = Field(32, ge=1, le=256, description="With `docker`: how many containers stand at a time.")
+    docker_containers: int = Field(
+        32, ge=1, le=256,
+        description="With `docker`: how many containers stand at a time, unless more runs are under way.",
+    )  # fmt: skip
     docker_cpus: float = Field(1, gt=0, description="With `docker`: processors that one container may use.")
     slots: int | None = Field(None, ge=1, le=100, description="Runs at once; the number of processors if not set.")
     queue_length: int = Field(
@@ -139,7 +144,7 @@ class Settings(BaseSettings):
     def containers(self) -> ContainerSettings:
         """Those of the runtime `docker`."""
         return ContainerSettings(
-            image=self.docker_image, runtime=self.docker_runtime, idle_seconds=self.docker_idle_seconds,
+            image=self.docker_image, runtime=self.docker_runtime or None, idle_seconds=self.docker_idle_seconds,
             containers=self.docker_containers, cpus=self.docker_cpus,
         )  # fmt: skip
 
@@ -168,9 +173,15 @@ class Settings(BaseSettings):
     @model_validator(mode="after")
     def _issuer_is_safe(self) -> Self:
         if (self.oidc_issuer is None) != (self.oidc_audience is None):
-            raise ValueError("SPILLBOX_OIDC_ISSUER and SPILLBOX_OIDC_AUDIENCE belong together: set both, or none")
+            raise ValueError("OIDC_ISSUER and OIDC_AUDIENCE belong together: set both, or none")
         if self.oidc_issuer and not is_safe_issuer(self.oidc_issuer):
+            raise ValueError("OIDC_ISSUER begins with https://, since whoever answers in its place lets in anyone")
+        return self
+
+    @model_validator(mode="after")
+    def _walls_are_those_that_were_asked_for(self) -> Self:
+        if self.docker_runtime and self.runtime != "docker":
             raise ValueError(
-                "SPILLBOX_OIDC_ISSUER begins with https://, since whoever answers in its place lets in anyone"
+                f"DOCKER_RUNTIME ({self.docker_runtime}) needs RUNTIME=docker: with {self.runtime} no script would run in it"
             )
         return self

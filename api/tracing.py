@@ -20,7 +20,8 @@ async def tracing(settings: Settings, observers: Observers, *, version: str) -> 
         from api.traces import Traces
     except ImportError as fault:
         raise SetupFailed(
-            f"SPILLBOX_OTLP_ENDPOINT is set, and what sends traces is not installed ({fault}): pip install 'spillbox[traces]'"
+            f"SPILLBOX_OTLP_ENDPOINT is set, and what sends traces is not installed ({fault}). In a clone of the project: pip "
+            "install '.[traces]', with the Python of the service. The image and the bundle have it not."
         ) from None
     traces = Traces(str(settings.otlp_endpoint), version=version)
     observers.add(traces)

@@ -1,8 +1,11 @@
 """The command line: the script's own output and exit status, and clear refusals."""
 
 import json
+import socket
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -59,6 +62,49 @@ def test_mistakes_are_told_in_one_line(folder: Path, tmp_path: Path) -> None:
         assert "Traceback" not in done.stderr
     unready = spillbox(tmp_path / "empty", "run", "none.py")
     assert "spillbox setup" in unready.stderr
+
+
+def test_a_data_folder_that_can_not_be_used_is_told_with_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged/records.sqlite3").write_text("no database")
+    spillbox(tmp_path / "within", "clean")
+    with closing(sqlite3.connect(tmp_path / "within/records.sqlite3")) as records:
+        pages = [page for (page,) in records.execute("select rootpage from sqlite_master where tbl_name = 'calls'")]
+    with (tmp_path / "within/records.sqlite3").open("r+b") as file:
+        for page in pages:
+            file.seek((page - 1) * 4096)
+            file.write(b"x" * 4096)
+    opening = [("keys list",), ("clean",)]
+    every = [*opening, ("setup",), ("backup", str(tmp_path / "saved"))]
+    for place, commands in (
+        (Path("/proc/none/data"), every),
+        (tmp_path / "file", every),
+        (tmp_path / "damaged", opening),
+        (tmp_path / "within", [("clean",)]),
+    ):
+        for command in commands:
+            done = spillbox(place, *command)
+            assert (done.returncode, done.stderr.partition(": ")[0]) == (70, "setup_failed"), (place, command)
+    for command in (("keys list",), ("doctor",), ("serve",)):
+        assert "Name another with --data-dir" in spillbox(tmp_path / "file", *command).stderr, command
+    assert "Restore a backup" in spillbox(tmp_path / "damaged", "keys list").stderr
+
+
+def test_a_port_that_is_taken_is_told_before_the_start(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        done = spillbox(folder, "serve", "--port", str(other.getsockname()[1]))
+    assert done.returncode == 70
+    assert done.stderr.startswith("setup_failed: The service can't listen on port ")
+    assert done.stderr.count("\n") == 1
+    done = spillbox(folder, "serve", "--host", "a..b")
+    assert done.stderr.startswith("setup_failed: The service can't listen on port 8750 of a..b: ")
+
+
+def test_a_service_without_scripts_has_no_walls_to_prove(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPILLBOX_RUNTIME", "none")
+    done = spillbox(folder, "doctor")
+    assert (done.returncode, done.stderr.partition(":")[0]) == (70, "no_sandbox")
 
 
 def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from api.__main__ import main
+from api.__main__ import _may_have_keys, main
 from api.config import BadConfiguration, config_file, load
 from api.settings import Settings
+from sandbox.workspace.tree import Identity, acting_as
 
 KEY = "0123456789abcdef"
 
@@ -79,7 +80,10 @@ def test_a_file_that_is_not_there_or_has_a_wrong_value_is_told(
     assert "can't be read" in capsys.readouterr().err
     file.write_text("port = 99999")
     assert main(["config", "check", "--config", str(file)]) == 64
-    assert "SPILLBOX_PORT" in capsys.readouterr().err
+    assert f"The setting port in {file} is not right: " in capsys.readouterr().err
+    file.write_text("[limits]\nwall_seconds = -1")
+    assert main(["config", "check", "--config", str(file)]) == 64
+    assert f"The setting limits.wall_seconds in {file} is not right: " in capsys.readouterr().err
     file.write_text("limits = 5")
     assert main(["config", "check", "--config", str(file)]) == 64
     assert "Traceback" not in capsys.readouterr().err
@@ -119,6 +123,29 @@ def test_a_variable_that_is_no_setting_is_told_by_the_check(
     assert "SPILLBOX_TENANT_DISK_BYTE. Did you mean SPILLBOX_TENANT_DISK_BYTES" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("variables", "told"),
+    [
+        ({"HOST": "0.0.0.0"}, "Refusing to listen on 0.0.0.0 without an API key"),
+        ({"MCP_SERVERS": "/none.json"}, "/none.json can't be read"),
+        ({"DOCKER_RUNTIME": "runsc"}, "DOCKER_RUNTIME (runsc) needs RUNTIME=docker"),
+        ({"DOCKER_IMAGE": ""}, "SPILLBOX_DOCKER_IMAGE is not right"),
+        ({"OIDC_ISSUER": "https://x"}, "OIDC_ISSUER and OIDC_AUDIENCE belong together"),
+        ({"LIMITS__WALL_SECOND": "1"}, "Did you mean SPILLBOX_LIMITS__WALL_SECONDS"),
+    ],
+)
+def test_what_the_service_would_not_start_with_is_told_by_the_check(
+    variables: dict[str, str], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    arguments = ["config", "check", "--data-dir", str(tmp_path)]
+    assert main(arguments) == 0
+    for name, value in variables.items():
+        monkeypatch.setenv(f"SPILLBOX_{name}", value)
+    assert main(arguments) == 64
+    assert told in capsys.readouterr().err
+
+
 def test_the_schema_has_every_setting_with_what_it_means(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "schema"]) == 0
     schema: dict[str, Any] = json.loads(capsys.readouterr().out)
@@ -132,3 +159,14 @@ def test_the_file_in_the_readme_is_one(file: Path) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
     file.write_text(readme.partition("<!-- config -->\n```toml\n")[2].partition("```")[0])
     assert load(file, {}).limits.wall_seconds == 60
+
+
+def test_who_may_not_look_into_the_data_folder_can_check_the_settings_all_the_same(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    settings = Settings(data_dir=folder)
+    assert not _may_have_keys(settings)
+    folder.chmod(0)
+    with acting_as(Identity(65534, 65534)):  # what this changes nothing for, the mode keeps out already
+        assert _may_have_keys(settings)
+    folder.chmod(0o700)

@@ -93,12 +93,24 @@ def test_without_a_key_or_the_profile_it_does_not_start_and_says_what_is_missing
 
 
 def test_compose_says_what_the_line_of_the_readme_says() -> None:
-    (service,) = yaml.safe_load((PROJECT / "compose.yaml").read_text())["services"].values()
-    said = ["--publish", *service["ports"], "--volume", *service["volumes"], "--tmpfs", *service["tmpfs"], "--cap-drop"]
+    compose = yaml.safe_load((PROJECT / "compose.yaml").read_text())
+    (service,) = compose["services"].values()
+    assert compose["volumes"]["spillbox"]["name"] == "spillbox", "not one of the folder's own"
+    said = [
+        "--name",
+        service["container_name"],
+        "--publish",
+        *service["ports"],
+        "--volume",
+        *service["volumes"],
+        "--tmpfs",
+        *service["tmpfs"],
+        "--cap-drop",
+    ]
     said += [*service["cap_drop"], *(word for one in service["security_opt"] for word in ("--security-opt", one))]
     said += ["--stop-timeout", service["stop_grace_period"].removesuffix("s")]
     said += ["--read-only"] * service["read_only"] + [f"--env={name}" for name in service["environment"]]
-    line = " ".join(options()).replace("--env ", "--env=").replace("--detach --name spillbox ", "").split()
+    line = " ".join(options()).replace("--env ", "--env=").replace("--detach ", "").split()
     assert sorted([*said, service["image"]]) == sorted(line)
 
 

@@ -40,6 +40,9 @@ async def running(
         call.cancel()
 
 
+STOPPED = "The service was stopped before the call was done. Try it again with a new id when the service is up again."
+
+
 async def until_under_way(http: httpx.AsyncClient, call: "asyncio.Task[Any]", before: set[int]) -> None:
     """A script: it has a slot, and a process, which with gVisor nobody sees."""
     is_seen = "runsc" not in SURFACES_OVER
@@ -92,7 +95,7 @@ async def test_a_call_that_takes_too_long_is_stopped_told_and_recorded(folder: P
     record = Records.in_folder(folder).get("w", "r")
     assert (record.status, record.answer) == (
         "interrupted",
-        {"code": "interrupted", "message": "The call was stopped."},
+        {"code": "interrupted", "message": STOPPED},
     )
     assert not jail_pids() - before
     assert "1 calls were not done after 1 s" in (folder / "log.txt").read_text()

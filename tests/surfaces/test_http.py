@@ -267,11 +267,17 @@ def test_the_data_folder_is_closed_to_others(root: GuestRoot, tmp_path: Path) ->
 
 def test_a_key_is_asked_for_everywhere_but_for_health(root: GuestRoot, tmp_path: Path) -> None:
     with serving(root, tmp_path, api_key="secret-key-of-the-test") as url, httpx.Client(base_url=url) as http:
-        for path in ("/v1/tools", "/docs", "/openapi.json", "/readyz", FILES, "/v1/workspaces/w/records"):
+        for path in ("/v1/tools", "/docs", "/openapi.json", FILES, "/v1/workspaces/w/records"):
             assert http.get(path).status_code == 401, path
             assert http.get(path, headers={"Authorization": "Bearer wrong"}).json()["code"] == "unauthorized"
             assert http.get(path, headers={"Authorization": "Bearer secret-key-of-the-test"}).status_code == 200, path
         assert http.get("/healthz").status_code == 200
+        for headers in ({}, {"Authorization": "Bearer wrong"}):
+            assert http.get("/readyz", headers=headers).json() == {"status": "ready"}
+        assert http.get("/readyz", headers={"Authorization": "Bearer secret-key-of-the-test"}).json().keys() > {
+            "status",
+            "proved",
+        }
 
 
 def test_without_a_key_a_web_page_can_not_use_theService(http: httpx.Client) -> None:
@@ -354,12 +360,14 @@ def test_every_route_documents_its_problems_as_problems(http: httpx.Client) -> N
     assert set(document["components"]["schemas"]["Problem"]["required"]) == {"title", "status", "code", "detail"}
 
 
-def test_only_the_probe_is_documented_to_ask_for_no_key(http: httpx.Client) -> None:
+def test_only_the_probes_are_documented_to_ask_for_no_key(http: httpx.Client) -> None:
     paths = http.get("/openapi.json").json()["paths"]
     open_paths = [
-        path for path, operations in paths.items() if any("security" not in one for one in operations.values())
+        path
+        for path, operations in paths.items()
+        if any({} in one.get("security", [{}]) for one in operations.values())
     ]
-    assert open_paths == ["/healthz"]
+    assert open_paths == ["/healthz", "/readyz"]
 
 
 def test_a_method_that_a_path_has_not_is_told_with_those_that_it_has(http: httpx.Client) -> None:

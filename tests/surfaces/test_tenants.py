@@ -233,7 +233,7 @@ def test_a_session_of_another_tenant_can_not_be_used(two: Two) -> None:
 
 
 def test_without_a_key_or_with_a_revoked_one_nothing_is_answered(two: Two, tmp_path: Path) -> None:
-    paths = ("/v1/tools", "/v1/workspaces/w/files", "/v1/workspaces/a~w/files", "/readyz", "/openapi.json", "/docs")
+    paths = ("/v1/tools", "/v1/workspaces/w/files", "/v1/workspaces/a~w/files", "/openapi.json", "/docs")
     for headers in (
         {},
         {"Authorization": "Bearer x"},

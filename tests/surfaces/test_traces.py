@@ -190,5 +190,5 @@ def test_where_the_packages_are_missing_it_is_said_what_to_install(tmp_path: Pat
     done = _python(code, OTLP_ENDPOINT="http://127.0.0.1:9", **variables)
     assert done.returncode == 70
     assert done.stderr.startswith("setup_failed: ")
-    assert "pip install 'spillbox[traces]'" in done.stderr
+    assert "pip install '.[traces]'" in done.stderr
     assert "Traceback" not in done.stderr
