@@ -59,5 +59,5 @@ bundle: $(STAMP) ## Make one archive that installs without a network; with the i
 lock: ## Lock the packages anew, with hashes (needs uv)
 	sh scripts/lock.sh
 
-clean: ## Remove what setup and runs made
-	rm -rf $(VENV) "$(DATA_DIR)" build dist tests/node/node_modules tests/node/.installed tests/clients/.venv tests/clients/.installed tests/fuzz/.venv tests/fuzz/.installed
+clean: ## Remove what was installed and built; the data folder stays, with all workspaces, records and keys
+	rm -rf $(VENV) "$(DATA_DIR)/guest-root" build dist tests/node/node_modules tests/node/.installed tests/clients/.venv tests/clients/.installed tests/fuzz/.venv tests/fuzz/.installed

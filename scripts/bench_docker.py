@@ -18,7 +18,7 @@ from sandbox.runtimes.container import Engine
 from sandbox.runtimes.containers import GVISOR
 
 SCRIPTS = ("print.py", "workbook.py", "documents.py")
-_FIRST_ROUNDS = 8
+_MOST_FIRST_ROUNDS = 8
 """All scripts together stay below the containers that stand at a time: to remove one is no part of a first run."""
 OURS, THEIRS = "runtime docker", "docker run"
 
@@ -56,12 +56,13 @@ def _measure(guest_root: Path, oci_runtime: str | None, rounds: int) -> dict[str
         folder.chmod(0o755)
         settings = {"DOCKER_IMAGE": IMAGE, **({"DOCKER_RUNTIME": oci_runtime} if oci_runtime else {})}
         theirs = Docker(folder, oci_runtime)
+        first_rounds = min(rounds, _MOST_FIRST_ROUNDS)
         with service(folder / "service", guest_root, "docker", **settings) as served:
             ours = served.client("bench", OURS)
             idle = {script: in_turn([theirs, ours], script, rounds) for script in SCRIPTS}
-            in_new = NewWorkspaces(served, len(SCRIPTS) * (_FIRST_ROUNDS + 2))
+            in_new = NewWorkspaces(served, len(SCRIPTS) * (first_rounds + 2))
             first = {
-                f"{script}, the first in a new workspace": in_turn([theirs, in_new], script, _FIRST_ROUNDS)
+                f"{script}, the first in a new workspace": in_turn([theirs, in_new], script, first_rounds)
                 for script in SCRIPTS
             }
             return {**idle, "print.py, one after another": in_a_row([theirs, ours], "print.py", rounds), **first}

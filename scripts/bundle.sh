@@ -21,8 +21,8 @@ sh scripts/wheels.sh
 cp -r build/wheels "$top/"
 "$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])' >"$top/wheels/python-version"
 git archive --prefix "$name/" HEAD | gzip -n >"$top/source.tar.gz"
-cp -r install.sh compose.yaml deploy README.md SECURITY.md CHANGELOG.md docs "$top/"
-cp images/service/seccomp.json "$top/images/service/"
+cp -r install.sh compose.yaml deploy README.md ARCHITECTURE.md SECURITY.md CHANGELOG.md docs "$top/"
+cp images/service/seccomp.json images/service/seccomp.toml "$top/images/service/"
 "$python" scripts/sbom.py spillbox-bundle "$version" --wheels build/wheels/service build/wheels/guest --output "$top/sbom/bundle.cdx.json"
 if [ "${IMAGES:-yes}" != yes ]; then
     say "without images"

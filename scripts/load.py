@@ -76,8 +76,8 @@ class Load:
 
     def run(self, seconds: float) -> list[str]:
         """All of it; gives what went wrong."""
-        self._start()
         try:
+            self._start()
             self._live(seconds / 2)
             with self._working():
                 time.sleep(seconds / 40)
@@ -85,6 +85,7 @@ class Load:
                 self._start()
                 self._outage.is_over.set()
                 time.sleep(seconds / 40)
+            self._outage.has_been = False  # what it cut was sent again by now
             self._live(seconds / 2)
             self._audit()
         finally:
