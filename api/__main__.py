@@ -6,9 +6,11 @@ import gc
 import json
 import os
 import resource
+import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -36,16 +38,18 @@ from sandbox.doctor.doctor import Finding, examine
 from sandbox.errors import NoSandbox, NotFound, SpillboxError
 from sandbox.job import Execution, Status
 from sandbox.keys import Keys
-from sandbox.retention import Cleaned
+from sandbox.retention import Cleaned, make_room
 from sandbox.runtimes import container_image
 from sandbox.runtimes.container import Engine
 from sandbox.spills.spill import Surface
 from sandbox.tools.toolbox import RuntimeName, close_to_others
-from sandbox.workspace import Workspace
+from sandbox.workspace import FileInfo, Workspace, Workspaces
 
 _EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: the service's own fault, not the script's
 _EXIT_USAGE = 64
 _EXIT_INTERRUPTED = 130
+_ROOM_FOR_RECORDS_BYTES = 1 << 20
+"""With less on the disk, records may not even be opened: that takes files of their own."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -412,9 +416,16 @@ def _clean(settings: Settings, _: argparse.Namespace) -> int:
 
 
 async def _clean_up(settings: Settings) -> Cleaned:
+    folder, keep = settings.data_dir / "workspaces", timedelta(days=settings.keep_results_days)
+    gone: list[tuple[str, FileInfo]] = []
+    if folder.exists() and shutil.disk_usage(folder).free < _ROOM_FOR_RECORDS_BYTES:
+        gone = make_room(Workspaces(folder, limits=settings.limits), keep=keep)
     with opening(settings.data_dir):
         async with toolbox_of(settings, runtime="none") as box:
-            return await box.clean()
+            for workspace_id, info in gone:
+                box.catalog.expire(workspace_id, info.path, datetime.now(UTC))
+            more = await box.clean()
+    return Cleaned(len(gone) + more.files, sum(info.bytes for _, info in gone) + more.bytes)
 
 
 def _tools(settings: Settings, arguments: argparse.Namespace) -> int:

@@ -21,7 +21,8 @@ LINK_SECRET = "link-secret"  # noqa: S105  the name of a file
 _FOLDERS = ("attachments", "workspaces")
 _LEFT_OUT = {("attachments", 1, "incoming"), ("workspaces", 1, ".scratch"), ("workspaces", 2, "incoming")}
 """Folders by the top folder, the depth and the name."""
-_RESTORED = (LEDGER, f"{LEDGER}-wal", f"{LEDGER}-shm", LINK_SECRET, *_FOLDERS)
+_SAVED = (LEDGER, LINK_SECRET, *_FOLDERS)
+_RESTORED = (*_SAVED, f"{LEDGER}-wal", f"{LEDGER}-shm")
 _SMALL_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 20
 
@@ -117,7 +118,7 @@ def restore(file: Path, data_folder: Path) -> int:
                 undoing.callback(place.rename, path)
             new.rmdir()
             undoing.pop_all()
-        except (tarfile.TarError, zlib.error, EOFError, OSError) as fault:
+        except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError) as fault:
             raise SetupFailed(f"{file} can't be restored: {fault}. Nothing was changed.") from None
     os.sync()
     return count
@@ -156,7 +157,11 @@ def _kept(data_folder: Path) -> Iterator[Path]:
 def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     """Write one file or folder; nothing else is in a backup, and nothing lies outside of the data folder."""
     place = PurePosixPath(member.name)
-    if place.is_absolute() or ".." in place.parts or not (member.isfile() or member.isdir()):
+    if (
+        place.parts[:1] not in {(name,) for name in _SAVED}
+        or ".." in place.parts
+        or not (member.isfile() or member.isdir())
+    ):
         raise SetupFailed(f"{member.name[:200]!a} in the file is nothing that a backup has. Nothing was restored.")
     target = folder / place
     if member.isdir():

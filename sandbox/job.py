@@ -93,7 +93,7 @@ class ErrorReport(Value):
 
 
 class FileChange(Value):
-    """A file that a run made, changed or deleted."""
+    """A file that a run made, wrote to or deleted."""
 
     path: str
     bytes: int

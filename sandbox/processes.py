@@ -1,5 +1,6 @@
 """Processes by an identity that is safe from reuse of their numbers."""
 
+import os
 from pathlib import Path
 
 
@@ -19,3 +20,8 @@ def lives(identity: str) -> bool:
     """Whether the process of that identity still runs."""
     pid = identity.partition("-")[0]
     return pid.isdigit() and identity_of(int(pid)) == identity
+
+
+def pid_namespace() -> str:
+    """The number of this process's pid namespace: ids of processes mean nothing in another."""
+    return str(os.stat("/proc/self/ns/pid").st_ino)  # noqa: PTH116  no file

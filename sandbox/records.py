@@ -6,9 +6,11 @@ service has ended is `interrupted`; on one machine the lease is the life of the 
 """
 
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -18,6 +20,7 @@ from pydantic import BaseModel, ConfigDict
 from sqlalchemy import (
     Column,
     DateTime,
+    Executable,
     MetaData,
     RowMapping,
     String,
@@ -29,10 +32,10 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from sandbox.database import Database, with_zone
-from sandbox.errors import Busy, IdReused, NotFound
+from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, ServiceFull, SpillboxError
 from sandbox.processes import identity_of, lives
 
 _MAX_ARGUMENT_CHARACTERS = 4096
@@ -150,12 +153,16 @@ class Acceptance(StrEnum):
 
 
 class Records:
-    """The ledger of one data folder or database. Its methods block on the database."""
+    """The ledger of one data folder or database. Its methods block on the database.
+
+    How a call ended may find no room: it is written then before the next call is taken on.
+    """
 
     def __init__(self, database: Database) -> None:
         self.database = database
         database.make(_metadata)
         self._owner = identity_of(os.getpid())
+        self._owed: dict[tuple[str, str], tuple[tuple[Executable, dict[str, Any]], ...]] = {}
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Records":
@@ -171,6 +178,7 @@ class Records:
             "fingerprint": hashlib.sha256(json.dumps([tool, arguments], sort_keys=True).encode()).hexdigest(),
             "state": State.ACCEPTED, "owner": self._owner, "accepted_at": datetime.now(UTC), "caller": caller,
         }  # fmt: skip
+        self._write_owed()
         try:
             with self.database.writing() as db:
                 db.execute(_insert, row)
@@ -204,14 +212,29 @@ class Records:
     def finish(self, workspace: str, call_id: str, status: str, answer: str) -> None:
         """Write down what came of a call, as JSON, and let others run in the workspace; without effect if it is not ours."""
         came = {"with_status": status, "with_answer": answer, "at": datetime.now(UTC)}
-        with self.database.writing() as db:
-            db.execute(_finish, {**_this(workspace, call_id), "of_owner": self._owner, **came})
+        self._settle(workspace, call_id, (_finish, {**_this(workspace, call_id), "of_owner": self._owner, **came}))
 
     def forget(self, workspace: str, call_id: str) -> None:
         """Take back a call that was not begun, so that its id can be tried again."""
-        with self.database.writing() as db:
-            db.execute(_forget, _this(workspace, call_id))
-            db.execute(_forget_expansion, _this(workspace, call_id))
+        this = _this(workspace, call_id)
+        self._settle(workspace, call_id, (_forget, this), (_forget_expansion, this))
+
+    def _settle(self, workspace: str, call_id: str, *writes: tuple[Executable, dict[str, Any]]) -> None:
+        self._owed[workspace, call_id] = writes
+        try:
+            self._write_owed()
+        except (LedgerLocked, ServiceFull, OperationalError):
+            raise
+        except BaseException:  # of what can't be written at all, no later call has to hear
+            del self._owed[workspace, call_id]
+            raise
+
+    def _write_owed(self) -> None:
+        if self._owed:
+            with self.database.writing() as db:
+                for statement, row in itertools.chain.from_iterable(self._owed.values()):
+                    db.execute(statement, row)
+            self._owed.clear()
 
     def get(self, workspace: str, call_id: str) -> Record:
         """One call; raises `NotFound`, also for an id that is another workspace's."""
@@ -247,6 +270,8 @@ class Records:
 
     def close(self) -> None:
         """Close the database."""
+        with suppress(SQLAlchemyError, SpillboxError):  # then these calls are found interrupted
+            self._write_owed()
         self.database.close()
 
 

@@ -9,7 +9,7 @@ from functools import partial
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog
 from sandbox.errors import ServiceFull
-from sandbox.workspace import Workspaces
+from sandbox.workspace import FileInfo, Workspaces
 
 _log = logging.getLogger(__name__)
 
@@ -45,6 +45,18 @@ def clean(workspaces: Workspaces, catalog: Catalog, attachments: Attachments, *,
             if not is_noted:  # the file's own room is free now
                 _there_was_room(note)
     return Cleaned(files, size)
+
+
+def make_room(workspaces: Workspaces, *, keep: timedelta) -> list[tuple[str, FileInfo]]:
+    """Remove the files that `clean` would, by their times alone: where a disk is so full that records can't be opened.
+
+    Gives what was removed, with the ids of the workspaces, for `Catalog.expire` to be told when there is room.
+    """
+    before = datetime.now(UTC) - keep
+    found = [(workspace, info) for workspace in workspaces.all() for info in workspace.list_own(before=before)]
+    for workspace, info in found:
+        workspace.remove_own(info.path)
+    return [(workspace.id, info) for workspace, info in found]
 
 
 def _there_was_room(note: Callable[[], None]) -> bool:

@@ -139,7 +139,8 @@ class _Worker:
             "stopped": look.stopped,
             "oom_kills": after.get("oom_kills", 0) - before.get("oom_kills", 0),
             "refused_forks": after.get("refused_forks", 0) - before.get("refused_forks", 0),
-            "is_full": look.stopped == "files" or worker_tree.is_full(),
+            "has_too_many_files": look.has_too_many_files,
+            "is_full": look.has_too_many_files or worker_tree.is_full(),
         }
         for name, data in worker_tree.report():
             self._stream.send(frames.FILE, frames.encode_entry(0, len(data), 0, 0, name))
@@ -245,6 +246,7 @@ class _Look:
         self._saw_kill = False
         self.peak_bytes = 0
         self.stopped = ""
+        self.has_too_many_files = False
 
     def look(self):
         self._looks += 1
@@ -274,6 +276,7 @@ class _Look:
         most, read_only = self._worker.setup["files"], self._worker.setup["read_only"]
         for place in _PLACES:
             if count(place, most + 1, read_only if place == worker_tree.WORKSPACE else ()) > most:
+                self.has_too_many_files = True
                 self.stop("files")
 
     def stop(self, why):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sandbox.job import Limits
-from sandbox.processes import identity_of, lives
+from sandbox.processes import identity_of, lives, pid_namespace
 
 _PREFIX = "spillbox-"
 _LOWER = f"{_PREFIX}service"
@@ -71,7 +71,11 @@ def find(mounts: Path = _MOUNTS, own: Path = _OWN) -> CgroupHost:
     for kind in (_Version2, _Version1):
         try:
             host = kind(mounts.read_text(), own.read_text())
-            _try_out(host)
+            try:
+                _try_out(host)
+            except OSError:
+                host.close()
+                raise
         except OSError as fault:
             tried.append(f"version {kind.version}: {fault.strerror} ({fault.filename or 'as it was written'})")
         except NoCgroups as fault:
@@ -85,7 +89,7 @@ def find(mounts: Path = _MOUNTS, own: Path = _OWN) -> CgroupHost:
 def _try_out(host: CgroupHost) -> None:
     """Make a group with a process in it: to move one into a group needs more rights than to make the group."""
     group = host.create("probe", memory_bytes=32 << 20, processes=4)
-    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as process:  # noqa: S607  wherever it is
         try:
             group.join(process.pid)
         finally:
@@ -201,7 +205,11 @@ class _Version2:
             raise NoCgroups("not mounted")
         self._top = _place(Path(point), Path(point) / path.lstrip("/")) / _new_name()
         self._top.mkdir()
-        (self._top / "cgroup.subtree_control").write_text("+memory +pids")
+        try:
+            (self._top / "cgroup.subtree_control").write_text("+memory +pids")
+        except OSError:
+            self.close()
+            raise
 
     def create(self, name: str, *, memory_bytes: int, processes: int) -> "_Run2":
         folder = self._top / name
@@ -316,14 +324,15 @@ class _File:
 
 
 def _new_name() -> str:
-    """Of a service's group: with the process's id, so that a later service knows whether it is orphaned."""
-    return f"{_PREFIX}{identity_of(os.getpid())}-{next(_numbers)}"
+    """Of a service's group: with the process's id and where that holds, so that a later service knows whether it is orphaned."""
+    return f"{_PREFIX}{identity_of(os.getpid())}-{pid_namespace()}-{next(_numbers)}"
 
 
 def _reap(parent: Path) -> None:
-    """Remove the groups of services that are no more, with every process left in them."""
+    """Remove the groups of services that are no more, with every process left in them; those of other namespaces stay."""
     for top in parent.glob(f"{_PREFIX}[0-9]*"):
-        if not lives(top.name.removeprefix(_PREFIX).rpartition("-")[0]):
+        identity, namespace, _ = top.name.removeprefix(_PREFIX).rsplit("-", 2)
+        if namespace == pid_namespace() and not lives(identity):
             _remove_all(top)
 
 
@@ -353,7 +362,8 @@ def _try_to_remove(folder: Path) -> bool:
         return True
     except OSError:
         with suppress(OSError):
-            for pid in (folder / "cgroup.procs").read_text().split():
-                os.kill(int(pid), 9)
+            for pid in map(int, (folder / "cgroup.procs").read_text().split()):
+                if pid:  # of another pid namespace; for kill(2) it would be our own process group
+                    os.kill(pid, 9)
         return False
     return True

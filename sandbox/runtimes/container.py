@@ -24,7 +24,7 @@ from sandbox import guest_root
 from sandbox.errors import JailFailed, JailLost
 from sandbox.guest import frames
 from sandbox.job import MIB, Limits, Value
-from sandbox.processes import identity_of
+from sandbox.processes import identity_of, pid_namespace
 from sandbox.runtimes import policy, seccomp
 from sandbox.workspace import GUEST_PATH, READ_ONLY_FOLDERS
 
@@ -175,17 +175,13 @@ class Engine:
 
 def service_label() -> str:
     """Of this process."""
-    return f"{_pid_namespace()}/{identity_of(os.getpid())}"
+    return f"{pid_namespace()}/{identity_of(os.getpid())}"
 
 
 def label_lives(label: str, process_lives: Any) -> bool:
     """Whether the service of a label still runs, as far as this process can see: of another pid namespace nothing is known."""
     namespace, _, identity = label.rpartition("/")
-    return namespace != _pid_namespace() or bool(process_lives(identity))
-
-
-def _pid_namespace() -> str:
-    return os.readlink("/proc/self/ns/pid")  # noqa: PTH115  no path
+    return namespace != pid_namespace() or bool(process_lives(identity))
 
 
 class Container:

@@ -11,7 +11,6 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
@@ -51,6 +50,7 @@ class _Done(Value):
     stopped: str
     oom_kills: int = Field(ge=0)
     refused_forks: int = Field(ge=0)
+    has_too_many_files: bool
     is_full: bool
 
 
@@ -148,8 +148,7 @@ def _checked(payload: bytes, leave_out: frozenset[bytes]) -> Entry:
         or segments[0] in leave_out
     ):
         raise JailLost("The container's first process named a path that no run may change.")
-    seconds: Any = modified_ns / 1e9
-    return segments, os.stat_result((mode, inode, 0, 1, 0, 0, size, seconds, seconds, seconds))
+    return segments, os.stat_result((mode, inode, 0, 1, 0, 0, size, 0, 0, 0), {"st_mtime_ns": modified_ns})
 
 
 class ContainerSession:
@@ -168,6 +167,7 @@ class ContainerSession:
         self._report_name = ""
         self._cancelled = False
         self._is_done = False
+        self._has_too_many_files = False
 
     def cancel(self) -> None:
         """Have `run` give up, from another thread."""
@@ -189,7 +189,7 @@ class ContainerSession:
                 self._let_run(wire.FRESH if is_fresh(manifest) else "")
             except TimeoutError:
                 raise JailLost("The container did not answer.") from None
-            if self._is_done and self._job.keeps_outputs and self._outcome.stopped is not Status.DISK_FULL:
+            if self._is_done and self._job.keeps_outputs and not self._has_too_many_files:
                 self._take(manifest)
             return judge(self._outcome)
         finally:
@@ -202,11 +202,8 @@ class ContainerSession:
         except (JailLost, TimeoutError) as fault:
             self._is_done = False
             self._require_not_cancelled()
-            self._outcome.stopped = Status.KILLED
-            why = str(fault) or "It took too long."
-            self._outcome.stop_reason = (
-                f"It ended, but what it wrote could not be taken, and all files are as before. {why}"
-            )
+            lost = f"What it wrote could not be taken, and all files are as before. {str(fault) or 'It took too long.'}"
+            self._note_stop(Status.KILLED, f"It ended. {lost}", also=lost)
 
     def tidy(self) -> bool:
         """Make the container ready for the next run; gives whether it can be. Raises `JailLost` and TimeoutError."""
@@ -249,10 +246,16 @@ class ContainerSession:
         _log.warning("a container was lost under a run: %s %s", why, self._container.what_it_said())
         if self._container.end_out_of_memory():
             self._outcome.counters = Counters(0, 0, 1, 0)
-        elif self._outcome.stopped is None:
-            self._outcome.stopped, self._outcome.stop_reason = Status.KILLED, why
         else:
-            self._outcome.stop_reason += " The container was lost too: nothing that it wrote was taken."
+            self._note_stop(Status.KILLED, why, also="The container was lost too: nothing that it wrote was taken.")
+
+    def _note_stop(self, status: Status, reason: str, *, also: str) -> None:
+        """Note why the run came to nothing; if there is a reason already, ``also`` stands behind it."""
+        outcome = self._outcome
+        if outcome.stopped is None:
+            outcome.stopped, outcome.stop_reason = status, reason
+        else:
+            outcome.stop_reason = f"{outcome.stop_reason} {also}"
 
     def _attend(self, deadline: float) -> bool:
         """Take what comes until DONE; False if the time is over before. Raises `JailLost` if the container has ended."""
@@ -287,8 +290,11 @@ class ContainerSession:
             max(0.0, done.cpu_seconds), done.max_memory_bytes, done.oom_kills, done.refused_forks
         )
         outcome.workspace_full = done.is_full
-        if outcome.stopped is None and (known := _STOPPED.get(done.stopped)):
-            outcome.stopped, outcome.stop_reason = known[0], known[1].format(limits=self._job.limits)
+        self._has_too_many_files = done.has_too_many_files
+        for why in dict.fromkeys((done.stopped, "files" if done.has_too_many_files else "")):
+            if known := _STOPPED.get(why):
+                reason = known[1].format(limits=self._job.limits)
+                self._note_stop(known[0], reason, also=reason)
         if outcome.stopped is None:
             outcome.wait_status = done.wait_status
         self._is_done = True

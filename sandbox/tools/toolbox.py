@@ -32,6 +32,7 @@ from sandbox.errors import (
     LedgerLocked,
     NotFound,
     ServiceFault,
+    ServiceFull,
     SetupFailed,
     SpillboxError,
     error_of,
@@ -343,7 +344,7 @@ class Toolbox:
             self.catalog.add_saved(workspace.id, known)
             for file in spill.also:
                 self.catalog.add_saved(workspace.id, SavedFileInfo(path=file.path, tool=tool, saved_at=now))
-        except (SQLAlchemyError, LedgerLocked) as fault:
+        except (SQLAlchemyError, LedgerLocked, ServiceFull) as fault:
             _log.exception("the result %s of the workspace %s is not in the catalog", spill.path, workspace.id)
             note = (
                 f"What is known of {spill.path} could not be kept ({type(fault).__name__}); builders may need rows_at."
@@ -401,13 +402,14 @@ class Toolbox:
         """Do what was accepted under this id, and write down what came of it."""
         status = "internal_error"
         answer = _problem(status, "The service made a mistake. Use a new id to try again.")
+        is_begun = True
         try:
             output = await work()
             status = _status_of(output)
             answer = output.model_dump_json()
         except (Busy, ServiceFault, InputNeeded):
             # Not begun, or by no fault of the call: the same id can be tried again.
-            await in_ledger(self.records.forget, workspace_id, call_id)
+            is_begun = False
             raise
         except SpillboxError as fault:
             status, answer = fault.code, _problem(fault.code, str(fault))
@@ -417,9 +419,12 @@ class Toolbox:
             raise
         finally:
             try:
-                await in_ledger(self.records.finish, workspace_id, call_id, status, answer)
-            except (SQLAlchemyError, Busy):
-                _log.exception("the answer of the call %s could not be recorded; it is given all the same", call_id)
+                if is_begun:
+                    await in_ledger(self.records.finish, workspace_id, call_id, status, answer)
+                else:
+                    await in_ledger(self.records.forget, workspace_id, call_id)
+            except (SQLAlchemyError, Busy, ServiceFull):
+                _log.exception("the answer of the call %s could not be recorded yet; it is given all the same", call_id)
         return output
 
 

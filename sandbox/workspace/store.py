@@ -8,12 +8,26 @@ import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from sandbox.errors import InvalidPath
 from sandbox.workspace.paths import Segments, name_of
 from sandbox.workspace.tree import CREATE, Entry, Tree, remove_tree
 
 _NUMBER = re.compile("[0-9]{4,9}")
+
+
+class Version(NamedTuple):
+    """Which file of a workspace it is: one that was written again has another inode, since it came by rename."""
+
+    inode: int
+    size: int
+    modified_ns: int
+
+    @classmethod
+    def of(cls, status: os.stat_result) -> "Version":
+        """Of the file that has this status."""
+        return cls(status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 class Store:
@@ -83,6 +97,11 @@ class Store:
         status = self.status(segments)
         return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
 
+    def version(self, segments: Segments) -> Version | None:
+        """Of the regular file there, or None."""
+        status = self.status(segments)
+        return Version.of(status) if status is not None and stat.S_ISREG(status.st_mode) else None
+
     def is_folder(self, segments: Segments) -> bool:
         """Whether a folder is there."""
         status = self.status(segments)
@@ -93,8 +112,17 @@ class Store:
         name = _new_name()
         with Tree.at(self.incoming) as incoming:
             fd = os.open(name, CREATE, 0o600, dir_fd=incoming.fd)
-            os.fchmod(fd, 0o644)
+            try:
+                os.fchmod(fd, 0o644)
+            except BaseException:
+                os.close(fd)
+                os.unlink(name, dir_fd=incoming.fd)
+                raise
         return name, fd
+
+    def version_of_new(self, name: str) -> Version:
+        """Of a new file, before and after it is placed."""
+        return Version.of((self.incoming / name).lstat())
 
     def discard(self, names: Iterable[str]) -> None:
         """Remove those of new files that were not placed."""

@@ -19,20 +19,12 @@ from sandbox.errors import QuotaExceeded, ServiceFull
 from sandbox.job import FileChange, Skipped
 from sandbox.workspace.changes import Changes
 from sandbox.workspace.paths import MAX_DEPTH, Segments, name_of
-from sandbox.workspace.store import Store
+from sandbox.workspace.store import Store, Version
 from sandbox.workspace.tree import CREATE, Entry, Identity, Tree, acting_as, copy, pages
 
 NEVER_KEPT = b"__pycache__"  # byte code of one run must not be executed by the next
 _CHUNK_BYTES = 1 << 20
-_LAST_SECOND = 253_402_300_799  # of the year 9999; a guest may set any time, and a calendar ends there
-
-
-class Version(NamedTuple):
-    """Which file of the workspace it is: one that was written again has another inode, since it came by rename."""
-
-    inode: int
-    size: int
-    modified_ns: int
+_LAST_NS = 253_402_300_799 * 10**9  # in the year 9999; a guest may set any time, and a calendar ends there
 
 
 @dataclass
@@ -133,7 +125,7 @@ def copy_in(
                     guest.make_folder(segments)
                     manifest.folders.add(segments)
                     continue
-                manifest.versions[segments] = _version(status)
+                manifest.versions[segments] = Version.of(status)
                 if wanted is None or segments in wanted:
                     _put(ours, guest, segments, status)
                     manifest.files.add(segments)
@@ -163,8 +155,9 @@ def commit(
     Nothing is taken if not all of it comes, or can be put in its place: it raises then what the guest's tree raises, or
     `ServiceFull` if the disk has no room.
 
-    Gives the changes and what was left out, with the reason: over ``max_bytes`` it says ``whose`` bound that is. A file that is
-    equal to the one on disk is no change. What another process has written since `copy_in` stays as that one wrote it.
+    Gives the changes and what was left out, with the reason: over ``max_bytes`` it says ``whose`` bound that is. A file that was
+    written again as it was is modified too: a script that makes the same document once more has made it. What another
+    process has written since `copy_in` stays as that one wrote it.
     """
     skipped: list[Skipped] = []
     entries = guest.entries(leave_out, skipped)
@@ -179,7 +172,7 @@ def commit(
     new: list[_New] = []
     try:
         with _full_disk_told():
-            _receive_all(store, guest, wanted, new)
+            _receive_all(store, guest, manifest, wanted, new)
             deleted = manifest.files - {segments for segments, _ in wanted} - too_much
             changes = _put_in_place(store, manifest, folders, new, deleted, skipped)
     finally:
@@ -246,25 +239,27 @@ def _full_disk_told() -> Iterator[None]:
         ) from None
 
 
-def _receive_all(store: Store, guest: GuestTree, wanted: list[Entry], new: list[_New]) -> None:
+def _receive_all(store: Store, guest: GuestTree, manifest: Manifest, wanted: list[Entry], new: list[_New]) -> None:
     files = guest.opened([segments for segments, _ in wanted])
     for entry, source in zip(wanted, files, strict=True):
-        _receive(store, entry, source, new)
+        _receive(store, manifest, entry, source, new)
 
 
-def _receive(store: Store, entry: Entry, source: int, new: list[_New]) -> None:
-    """Add a file to ``new``, with its content, unless it is equal to the one on disk."""
+def _receive(store: Store, manifest: Manifest, entry: Entry, source: int, new: list[_New]) -> None:
+    """Add a file to ``new``, with its content, unless it has the time and the content of the one on disk."""
     segments, status = entry
     try:
-        # Times are no proof that a file is as it was: a write through mmap(2) may leave them alone on tmpfs.
-        if store.size(segments) == status.st_size and _equals(store, segments, source):
+        # The time alone is no proof that a file is as it was: a write through mmap(2) may leave it alone on tmpfs.
+        before = manifest.versions.get(segments)
+        has_its_time = before is not None and before.modified_ns == status.st_mtime_ns
+        if has_its_time and store.size(segments) == status.st_size and _equals(store, segments, source):
             return
         name, fd = store.begin_file()
         try:
             new.append(_New(name, segments, status.st_size))
             copy(source, fd, status.st_size)
-            seconds = min(max(status.st_mtime, 0), _LAST_SECOND)
-            os.utime(fd, (seconds, seconds))
+            modified_ns = min(max(status.st_mtime_ns, 0), _LAST_NS)
+            os.utime(fd, ns=(modified_ns, modified_ns))
         finally:
             os.close(fd)
     finally:
@@ -300,8 +295,8 @@ def _put_in_place(
         """Whether no other process has written it meanwhile, nor what would have to make room for it."""
         if any(segments[:depth] in theirs for depth in range(1, len(segments))):
             keep(segments, "another call wrote a file where it needs a folder")
-        elif _version_in(store, segments) != manifest.versions.get(segments):
-            keep(segments, "another call wrote or deleted it while the script ran")
+        elif store.version(segments) != manifest.versions.get(segments):
+            keep(segments, "another call wrote or deleted it while the script ran, and that stays")
         return segments not in theirs
 
     with Changes(store) as changes:
@@ -336,13 +331,3 @@ def _put_in_place(
             else:
                 place(one)
     return found
-
-
-def _version_in(store: Store, segments: Segments) -> Version | None:
-    """Of the regular file there now."""
-    status = store.status(segments)
-    return _version(status) if status is not None and stat.S_ISREG(status.st_mode) else None
-
-
-def _version(status: os.stat_result) -> Version:
-    return Version(status.st_ino, status.st_size, status.st_mtime_ns)

@@ -114,7 +114,7 @@ async def test_every_file_is_listed_under_its_own_name(run: Run, workspace: Work
 
 @pytest.mark.case("R15", "D9")
 async def test_every_new_or_changed_file_is_listed_and_no_unchanged_one(run: Run, workspace: Workspace) -> None:
-    for name in ("same.txt", "touched.txt", "mapped.bin", "gone.txt", "moved.txt", "dir/inner.txt"):
+    for name in ("same.txt", "again.txt", "touched.txt", "mapped.bin", "gone.txt", "moved.txt", "dir/inner.txt"):
         workspace.write(name, b"0123456789")
     done = await run(
         "import mmap, os, pathlib, shutil, sqlite3, zipfile\n"
@@ -124,7 +124,7 @@ async def test_every_new_or_changed_file_is_listed_and_no_unchanged_one(run: Run
         "with zipfile.ZipFile('z.zip', 'w') as z: z.write('same.txt')\n"
         "db = sqlite3.connect('d.sqlite'); db.execute('create table t(a)'); db.commit()\n"
         "os.rename('moved.txt', 'sub/moved.txt'); os.rename('dir', 'dir2'); os.unlink('gone.txt')\n"
-        "os.utime('touched.txt')\n"
+        "pathlib.Path('again.txt').write_text('0123456789'); os.utime('touched.txt')\n"
         "with open('mapped.bin', 'r+b') as f:\n"
         "  m = mmap.mmap(f.fileno(), 10); m[0]; m[0:1] = b'X'; m.close()\n"
         "for n in range(300): open(f'many{n}', 'w').write('m')\n"
@@ -133,6 +133,7 @@ async def test_every_new_or_changed_file_is_listed_and_no_unchanged_one(run: Run
     assert changes == {
         "sub/deep/p.txt": "created", "copy.txt": "created", "z.zip": "created", "d.sqlite": "created",
         "sub/moved.txt": "created", "moved.txt": "deleted", "gone.txt": "deleted", "mapped.bin": "modified",
+        "again.txt": "modified", "touched.txt": "modified",
         "dir2/inner.txt": "created", "dir/inner.txt": "deleted",
     }  # fmt: skip
     assert sum(change.path.startswith("many") for change in done.files) == 300

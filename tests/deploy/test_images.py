@@ -14,6 +14,7 @@ import yaml
 from cyclonedx.schema import SchemaVersion
 from cyclonedx.validation.json import JsonStrictValidator
 
+from api.settings import Settings
 from sandbox import guest_root
 from sandbox.runtimes import container_image
 from sandbox.runtimes.container import Engine
@@ -94,6 +95,7 @@ def test_without_a_key_or_the_profile_it_does_not_start_and_says_what_is_missing
 
 def test_compose_says_what_the_line_of_the_readme_says() -> None:
     compose = yaml.safe_load((PROJECT / "compose.yaml").read_text())
+    assert compose.keys() == {"services", "volumes"}, "which the schema of Debian's docker-compose knows too"
     (service,) = compose["services"].values()
     assert compose["volumes"]["spillbox"]["name"] == "spillbox", "not one of the folder's own"
     said = [
@@ -112,6 +114,15 @@ def test_compose_says_what_the_line_of_the_readme_says() -> None:
     said += ["--read-only"] * service["read_only"] + [f"--env={name}" for name in service["environment"]]
     line = " ".join(options()).replace("--env ", "--env=").replace("--detach ", "").split()
     assert sorted([*said, service["image"]]) == sorted(line)
+
+
+def test_the_unit_of_systemd_leaves_calls_their_time_and_jails_their_rights() -> None:
+    lines = (PROJECT / "deploy/systemd/spillbox.service").read_text().splitlines()
+    said = dict(line.split("=", 1) for line in lines if "=" in line and not line.startswith("#"))
+    assert said["KillMode"] == "mixed", "or systemd tells each script to end, at once"
+    assert int(said["TimeoutStopSec"]) > Settings.model_fields["drain_seconds"].default
+    assert said["Delegate"] == "yes"
+    assert "NoNewPrivileges" not in said
 
 
 def test_the_runtimes_image_is_the_guest_root_with_the_labels_that_a_service_looks_for(images: Path) -> None:

@@ -1,15 +1,19 @@
 """The ledger: accepted once, one run in a workspace, interrupted when its service is gone."""
 
+import json
 import os
 import sqlite3
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from sqlalchemy.exc import StatementError
 
 from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, ServiceFull, SetupFailed
 from sandbox.records import Acceptance, Records, State
+from sandbox.spills.spill import Received
 from sandbox.tools.outer import Caller
 from sandbox.tools.toolbox import Toolbox
 
@@ -101,6 +105,60 @@ def test_a_full_disk_is_told_as_such(records: Records) -> None:
         db.exec_driver_sql("PRAGMA max_page_count = 1")  # no fewer than there are
     with pytest.raises(ServiceFull):
         records.accept("a", "w", "run_python", {str(number): "x" * 500 for number in range(1000)})
+
+
+def _let_grow(records: Records, *, pages: int) -> None:
+    with records.database.writing() as db:
+        db.exec_driver_sql(f"PRAGMA max_page_count = {pages}")  # no fewer than there are
+
+
+def test_how_a_call_ended_is_written_when_there_is_room_again(records: Records) -> None:
+    for name in "abc":
+        records.accept(name, "w", "t", {})
+    records.claim("w", "a")
+    _let_grow(records, pages=1)
+    answer = {"text": "x" * 100_000}
+    with pytest.raises(ServiceFull):
+        records.finish("w", "a", "ok", json.dumps(answer))
+    with pytest.raises(ServiceFull):
+        records.forget("w", "b")
+    with pytest.raises(ServiceFull):
+        records.accept("d", "w", "t", {})
+    _let_grow(records, pages=1 << 30)
+    assert records.accept("a", "w", "t", {}) is Acceptance.DONE
+    assert records.get("w", "a").answer == answer
+    assert records.accept("b", "w", "t", {"other": 1}) is Acceptance.MINE
+    records.claim("w", "c")
+
+
+def test_what_can_not_be_written_at_all_stops_no_later_call(records: Records) -> None:
+    records.accept("a", "w", "t", {})
+    with pytest.raises(StatementError):
+        records.finish("w", "a", object(), "{}")  # type: ignore[arg-type]
+    assert records.accept("b", "w", "t", {}) is Acceptance.MINE
+
+
+async def test_an_answer_is_given_though_the_records_are_full(box: Toolbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    def accept(*arguments: Any) -> Acceptance:
+        accepted = real(*arguments)
+        _let_grow(box.records, pages=1)
+        return accepted
+
+    real = box.records.accept
+    text = "\n".join("x" * 100 for _ in range(100))
+    await box.call("write_file", "w", {"path": "a.txt", "content": text})
+    with monkeypatch.context() as patched:
+        patched.setattr(box.records, "accept", accept)
+        answer = await box.call("read_file", "w", {"path": "a.txt"}, call_id="once")
+    assert text in answer.text  # type: ignore[attr-defined]
+    rows = [{f"c{number}" * 20: number for number in range(200)}] * 5
+    spill = await box.spill("w", Received("t", content=json.dumps(rows)))
+    assert spill.path is not None
+    assert "could not be kept (ServiceFull)" in spill.warnings[0]
+    with pytest.raises(ServiceFull):
+        await box.call("write_file", "w", {"path": "a.txt", "content": "changed"}, call_id="later")
+    _let_grow(box.records, pages=1 << 30)
+    assert await box.call("read_file", "w", {"path": "a.txt"}, call_id="once") == answer
 
 
 def test_a_finished_run_holds_no_workspace(records: Records) -> None:

@@ -2,6 +2,8 @@
 
 import hashlib
 import os
+import subprocess
+import sys
 import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -65,6 +67,31 @@ async def test_a_full_disk_keeps_nobody_from_making_room(
     assert (await box.clean()).files == 1
     with pytest.raises(Expired):
         box.workspaces.open("w").open_file(str(saved.path))
+
+
+async def test_a_disk_that_is_full_to_the_last_byte_is_cleaned(box: Toolbox, tmp_path: Path) -> None:
+    """On a disk of the test's own, where the records can't be opened: control."""
+    data, disk = tmp_path / "data", tmp_path / "disk"
+    disk.mkdir()
+    async with box_over(data) as other:
+        for _ in range(3):
+            await other.spill("w", Received("t", content="x" * 200_000))
+    age(data, 8)
+    (tmp_path / "look.py").write_text(
+        "import sqlite3, sys\nfind = 'select count(*) from saved_files where expired_at is not null'\n"
+        "print('told of', *sqlite3.connect(sys.argv[1]).execute(find).fetchone())"
+    )
+    spillbox = f"{sys.executable} -m api"
+    script = (
+        f"mount -t tmpfs -o size=4m none {disk} && cp -a {data} {disk}/data && ! cat /dev/zero 2>&- > {disk}/fill\n"
+        f"! {spillbox} keys list --data-dir {disk}/data && {spillbox} clean --data-dir {disk}/data\n"
+        f"{sys.executable} {tmp_path}/look.py {disk}/data/records.sqlite3"
+    )
+    unshare = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script]
+    done = subprocess.run(unshare, capture_output=True, text=True, check=False)
+    assert (done.returncode, "can't be opened" in done.stderr) == (0, True), done.stderr
+    assert "Removed 3 files of 600,000 bytes" in done.stdout
+    assert done.stdout.endswith("told of 3\n"), done.stdout
 
 
 async def test_output_of_runs_expires_too(box: Toolbox, tmp_path: Path) -> None:

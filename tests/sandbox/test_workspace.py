@@ -3,6 +3,7 @@
 import errno
 import itertools
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,16 @@ from typing import Any
 
 import pytest
 
-from sandbox.errors import InvalidPath, InvalidWorkspace, NotFound, QuotaExceeded, ReadOnly, ServiceFull, TooLarge
+from sandbox.errors import (
+    InvalidPath,
+    InvalidWorkspace,
+    NotFound,
+    QuotaExceeded,
+    ReadOnly,
+    ServiceFault,
+    ServiceFull,
+    TooLarge,
+)
 from sandbox.job import Limits
 from sandbox.workspace import (
     FolderTree,
@@ -292,6 +302,57 @@ def test_whichever_step_finds_the_disk_full_all_files_stay_as_they_were(
     assert list(workspace.spool_folder.iterdir()) == []
 
 
+def test_what_can_not_be_put_back_is_kept_and_told(
+    workspace: Workspace, guest: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The disk is full for good when a folder has been made way for a file."""
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "full")
+
+    def place(store: Store, name: str, segments: Segments) -> None:
+        if segments == (b"was-folder",):
+            for step in ("place", "make_folder"):
+                monkeypatch.setattr(Store, step, full)
+            full()
+        real(store, name, segments)
+
+    fd, manifest, before = _with_many_changes(workspace, guest)
+    real = Store.place
+    monkeypatch.setattr(Store, "place", place)
+    with pytest.raises(ServiceFault, match="could not be put back as they were, such as ") as told:
+        workspace.commit(FolderTree(fd, ME), manifest)
+    os.close(fd)
+    assert not isinstance(told.value, ServiceFull)
+    kept = dict(re.findall(r"files/(\S+) could not be put back .*; what it held is (\S+)", caplog.text))
+    assert {path: Path(file).read_bytes() for path, file in kept.items()} == {
+        "a": b"old", "b": b"old", "c": b"old", "was-file": b"old", "was-folder/inner": b"old",
+    }  # fmt: skip
+    assert before.keys() >= kept.keys()
+
+
+def test_what_another_process_wrote_since_stays_when_changes_are_taken_back(
+    workspace: Workspace, workspaces: Workspaces, guest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place(store: Store, name: str, segments: Segments) -> None:
+        if store.files == workspace.files_folder and segments == (b"was-folder",):
+            monkeypatch.undo()
+            for path in ("a", "new", "b"):
+                other.write(path, b"theirs")
+            raise OSError(errno.ENOSPC, "full")
+        real(store, name, segments)
+
+    fd, manifest, before = _with_many_changes(workspace, guest)
+    other = workspaces.open(workspace.id)
+    real = Store.place
+    monkeypatch.setattr(Store, "place", place)
+    with pytest.raises(ServiceFull):
+        workspace.commit(FolderTree(fd, ME), manifest)
+    os.close(fd)
+    assert _contents(workspace) == before | dict.fromkeys(("a", "new", "b"), b"theirs")
+    assert list(workspace.spool_folder.iterdir()) == []
+
+
 def _with_many_changes(workspace: Workspace, guest: Path) -> tuple[int, Manifest, dict[str, bytes]]:
     """A guest's folder, what it was given, and the workspace's files before."""
     for path in ("a", "b", "c", "was-file", "was-folder/inner"):
@@ -331,7 +392,7 @@ def test_what_another_process_wrote_meanwhile_stays(workspace: Workspace, worksp
         "a": b"theirs", "b": b"theirs", "was-file": b"theirs", "d/e/f": b"theirs", "new": b"new!", "was-folder": b"new!",
     }  # fmt: skip
     assert {c.path for c in changes} == {"new", "was-folder", "was-folder/inner"}
-    written = "another call wrote or deleted it while the script ran"
+    written = "another call wrote or deleted it while the script ran, and that stays"
     assert {s.path: s.reason for s in skipped} == {
         **dict.fromkeys(("a", "b", "c", "was-file", "d/e/f"), written),
         "was-file/inner": "another call wrote a file where it needs a folder",

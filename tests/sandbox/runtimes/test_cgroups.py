@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox.processes import identity_of
+from sandbox.processes import identity_of, pid_namespace
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.cgroups import NoCgroups
 
@@ -77,9 +77,30 @@ def test_a_process_goes_a_level_lower_once_only(tmp_path: Path) -> None:
 
 
 def test_groups_of_a_dead_service_are_removed_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
-    dead, living = tmp_path / "spillbox-999999999-1-0", tmp_path / f"spillbox-{identity_of(os.getpid())}-0"
+    dead = tmp_path / f"spillbox-999999999-1-{pid_namespace()}-0"
     (dead / "run").mkdir(parents=True)
-    living.mkdir()
-    (tmp_path / "spillbox-service").mkdir()
+    stay = [f"spillbox-{identity_of(os.getpid())}-{pid_namespace()}-0", "spillbox-999999999-1-1-0", "spillbox-service"]
+    for name in stay:
+        (tmp_path / name).mkdir()
     cgroups._reap(tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([living.name, "spillbox-service"])
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(stay)
+
+
+def test_a_process_of_another_namespace_in_a_group_ends_nobody(tmp_path: Path) -> None:
+    (tmp_path / "cgroup.procs").write_text("0\n")
+    assert cgroups._try_to_remove(tmp_path) is False
+
+
+def test_what_was_made_for_trying_is_gone_where_no_process_can_be_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def join(*_: object) -> None:
+        raise PermissionError(13, "Permission denied", "cgroup.procs")
+
+    closed: list[Path] = []
+    base, mounts, own = _version2(tmp_path)
+    monkeypatch.setattr(cgroups._Run2, "join", join)
+    monkeypatch.setattr(cgroups, "_remove_all", closed.append)
+    with pytest.raises(NoCgroups, match=r"version 2: Permission denied \(cgroup.procs\)"):
+        cgroups.find(mounts, own)
+    assert closed == list(base.glob("spillbox-[0-9]*"))

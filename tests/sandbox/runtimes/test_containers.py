@@ -260,20 +260,84 @@ def test_a_path_that_no_run_may_change_is_refused_whoever_names_it(path: bytes) 
     )
 
 
-@pytest.mark.parametrize(
-    "said", [b"[" * 100_000, b"[]", b"{}", b'{"cpu_seconds": Infinity}', b'{"wait_status": 1e400}', b"1" * 5000]
+_DONE = (
+    '{"wait_status": 0, "cpu_seconds": 0.1, "max_memory_bytes": 1, "stopped": "", "oom_kills": 0, "refused_forks": 0, '
+    '"has_too_many_files": false, "is_full": false}'
 )
-async def test_what_no_worker_says_at_the_end_of_a_run_ends_it_as_killed(
-    docker: DockerRuntime, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, said: bytes
-) -> None:
+
+
+def _saying(monkeypatch: pytest.MonkeyPatch, said: bytes) -> None:
+    """Have every run's last word be this."""
+
     def receive(container: Container, seconds: float) -> tuple[int, bytes]:
         kind, payload = real(container, seconds)
         return kind, said if kind == frames.DONE else payload
 
     real = Container.receive
     monkeypatch.setattr(Container, "receive", receive)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "[" * 100_000, "[]", "{}", "1" * 5000, _DONE.replace("0.1", "Infinity"), _DONE.replace("0.1", "1e400"),
+        _DONE.replace('"wait_status": 0', '"wait_status": 65536'), _DONE.replace('"oom_kills": 0', '"oom_kills": -1'),
+        _DONE.replace(": 1,", ": -1,"), _DONE.replace('"has_too_many_files": false, ', ""),
+    ],
+)  # fmt: skip
+async def test_what_no_worker_says_at_the_end_of_a_run_ends_it_as_killed(
+    docker: DockerRuntime, workspace: Workspace, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    assert said != _DONE
+    _saying(monkeypatch, said.encode())
     done = await runner(docker, workspace)("print(1)")
     assert (done.status, done.stdout.text) == (Status.KILLED, "1\n")
+
+
+async def test_what_a_worker_says_at_the_end_of_a_run_is_taken(
+    docker: DockerRuntime, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _saying(monkeypatch, _DONE.encode())
+    done = await runner(docker, workspace)("print(1)")
+    assert (done.status, done.usage.cpu_seconds) == (Status.SUCCEEDED, 0.1)
+
+
+async def test_a_limit_is_told_as_such_though_no_file_could_be_taken(
+    docker: DockerRuntime, workspace: Workspace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def entries(*_: Any) -> Any:
+        raise JailLost("It is gone.")
+
+    workspace.write("a.txt", b"old")
+    monkeypatch.setattr(container_session.ContainerTree, "entries", entries)
+    code = "open('a.txt', 'w').write('new')\n"
+    done = await runner(docker, workspace)(code + "while True: pass", wall_seconds=1)
+    assert (done.status, done.files) == (Status.TIMED_OUT, ())
+    assert done.error is not None
+    assert "after 1 s" in done.error.message
+    assert "What it wrote could not be taken, and all files are as before. It is gone." in done.error.message
+    done = await runner(docker, workspace)(code)
+    assert done.status is Status.KILLED
+    assert done.error is not None
+    assert done.error.message.startswith("It ended. What it wrote could not be taken, and all files are as before.")
+    assert workspace.read_bytes("a.txt") == b"old"
+
+
+async def test_a_run_stopped_for_its_time_with_too_many_files_is_told_both(
+    kind: DockerRuntime, workspace: Workspace
+) -> None:
+    workspace.write("z.txt", b"old")
+    done = await runner(kind, workspace)(
+        "import os\nos.mkdir('in'); os.chmod('in', 0o300); os.chdir('in')\nfor n in range(10_500):\n"
+        "  try: os.close(os.open(f'{n}', os.O_CREAT))\n  except OSError: break\nwhile True: pass",
+        wall_seconds=8,
+    )
+    assert done.error is not None
+    assert "after 8 s" in done.error.message
+    if "more than 10,000 files" in done.error.message:  # with Linux's kernel there is no room for them
+        assert (done.status, done.files) == (Status.TIMED_OUT, ())
+    assert workspace.read_bytes("z.txt") == b"old"
+    assert len(workspace.list_files()) <= workspace.limits.workspace_files
 
 
 def test_a_container_that_can_not_be_removed_keeps_no_service_from_its_start(
