@@ -25,3 +25,8 @@ def lives(identity: str) -> bool:
 def pid_namespace() -> str:
     """The number of this process's pid namespace: ids of processes mean nothing in another."""
     return str(os.stat("/proc/self/ns/pid").st_ino)  # noqa: PTH116  no file
+
+
+def has_ended(identity: str, namespace: str) -> bool:
+    """Whether that process of a pid namespace is no more, as far as this one can see: of another namespace nothing is known."""
+    return namespace == pid_namespace() and not lives(identity)

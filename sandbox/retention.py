@@ -1,7 +1,7 @@
 """What is removed when its time is over: spills and error texts. Attachments, and what scripts and tools wrote, stay."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -9,7 +9,7 @@ from functools import partial
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog
 from sandbox.errors import ServiceFull
-from sandbox.workspace import FileInfo, Workspaces
+from sandbox.workspace import FileInfo, Workspace, Workspaces
 
 _log = logging.getLogger(__name__)
 
@@ -29,21 +29,16 @@ def clean(workspaces: Workspaces, catalog: Catalog, attachments: Attachments, *,
     """
     workspaces.sweep()
     attachments.sweep()
-    now = datetime.now(UTC)
     files = size = 0
-    for workspace in workspaces.all():
-        for info in workspace.list_own(before=now - keep):
-            note = partial(catalog.expire, workspace.id, info.path, now)
-            is_noted = _there_was_room(note)
-            try:
-                workspace.remove_own(info.path)
-            except OSError:
-                _log.exception("%s of the workspace %s could not be removed", info.path, workspace.id)
-                continue
-            files += 1
-            size += info.bytes
-            if not is_noted:  # the file's own room is free now
-                _there_was_room(note)
+    for workspace, info in _expired(workspaces, keep):
+        note = partial(catalog.expire, workspace.id, info.path, datetime.now(UTC))
+        is_noted = _there_was_room(note)
+        if not _could_remove(workspace, info):
+            continue
+        files += 1
+        size += info.bytes
+        if not is_noted:  # the file's own room is free now
+            _there_was_room(note)
     return Cleaned(files, size)
 
 
@@ -52,11 +47,21 @@ def make_room(workspaces: Workspaces, *, keep: timedelta) -> list[tuple[str, Fil
 
     Gives what was removed, with the ids of the workspaces, for `Catalog.expire` to be told when there is room.
     """
+    return [(workspace.id, info) for workspace, info in _expired(workspaces, keep) if _could_remove(workspace, info)]
+
+
+def _expired(workspaces: Workspaces, keep: timedelta) -> Iterator[tuple[Workspace, FileInfo]]:
     before = datetime.now(UTC) - keep
-    found = [(workspace, info) for workspace in workspaces.all() for info in workspace.list_own(before=before)]
-    for workspace, info in found:
+    return ((workspace, info) for workspace in workspaces.all() for info in workspace.list_own(before=before))
+
+
+def _could_remove(workspace: Workspace, info: FileInfo) -> bool:
+    try:
         workspace.remove_own(info.path)
-    return [(workspace.id, info) for workspace, info in found]
+    except OSError:
+        _log.exception("%s of the workspace %s could not be removed", info.path, workspace.id)
+        return False
+    return True
 
 
 def _there_was_room(note: Callable[[], None]) -> bool:

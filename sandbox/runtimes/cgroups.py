@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sandbox.job import Limits
-from sandbox.processes import identity_of, lives, pid_namespace
+from sandbox.processes import has_ended, identity_of, pid_namespace
 
 _PREFIX = "spillbox-"
 _LOWER = f"{_PREFIX}service"
@@ -332,7 +332,7 @@ def _reap(parent: Path) -> None:
     """Remove the groups of services that are no more, with every process left in them; those of other namespaces stay."""
     for top in parent.glob(f"{_PREFIX}[0-9]*"):
         identity, namespace, _ = top.name.removeprefix(_PREFIX).rsplit("-", 2)
-        if namespace == pid_namespace() and not lives(identity):
+        if has_ended(identity, namespace):
             _remove_all(top)
 
 

@@ -24,7 +24,7 @@ from sandbox import guest_root
 from sandbox.errors import JailFailed, JailLost
 from sandbox.guest import frames
 from sandbox.job import MIB, Limits, Value
-from sandbox.processes import identity_of, pid_namespace
+from sandbox.processes import has_ended, identity_of, pid_namespace
 from sandbox.runtimes import policy, seccomp
 from sandbox.workspace import GUEST_PATH, READ_ONLY_FOLDERS
 
@@ -178,10 +178,10 @@ def service_label() -> str:
     return f"{pid_namespace()}/{identity_of(os.getpid())}"
 
 
-def label_lives(label: str, process_lives: Any) -> bool:
+def label_lives(label: str) -> bool:
     """Whether the service of a label still runs, as far as this process can see: of another pid namespace nothing is known."""
     namespace, _, identity = label.rpartition("/")
-    return namespace != pid_namespace() or bool(process_lives(identity))
+    return not has_ended(identity, namespace)
 
 
 class Container:

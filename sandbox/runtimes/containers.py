@@ -23,7 +23,6 @@ from pydantic import Field
 from sandbox.errors import JailFailed, JailLost
 from sandbox.guest_root import CONTAINER_UIDS
 from sandbox.job import Execution, Job, Limits, Value
-from sandbox.processes import lives
 from sandbox.runtimes import container_image, seccomp
 from sandbox.runtimes.answer import answer
 from sandbox.runtimes.base import Runtime, Standing
@@ -95,7 +94,7 @@ class DockerRuntime:
         # Threads of their own: runs that wait for a container to be tidied must not keep it from being tidied.
         self._tidiers = ThreadPoolExecutor(_MAX_RUNS, thread_name_prefix="docker-tidy")
         self._ending = threading.Event()
-        if removed := self._engine.reap(partial(label_lives, process_lives=lives)):
+        if removed := self._engine.reap(label_lives):
             _log.warning("%d containers of services that are no more were removed", removed)
         self._sweeper = threading.Thread(target=_sweep, args=(weakref.ref(self), self._ending), daemon=True)
         self._sweeper.start()

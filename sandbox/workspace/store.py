@@ -94,8 +94,8 @@ class Store:
 
     def size(self, segments: Segments) -> int | None:
         """Bytes of the regular file there, or None."""
-        status = self.status(segments)
-        return status.st_size if status is not None and stat.S_ISREG(status.st_mode) else None
+        version = self.version(segments)
+        return None if version is None else version.size
 
     def version(self, segments: Segments) -> Version | None:
         """Of the regular file there, or None."""

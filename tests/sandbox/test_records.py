@@ -100,16 +100,15 @@ def test_a_lock_of_another_program_is_told_soon(tmp_path: Path) -> None:
     assert records.get("w", "a").accepted_at.tzinfo is not None
 
 
-def test_a_full_disk_is_told_as_such(records: Records) -> None:
-    with records.database.writing() as db:
-        db.exec_driver_sql("PRAGMA max_page_count = 1")  # no fewer than there are
-    with pytest.raises(ServiceFull):
-        records.accept("a", "w", "run_python", {str(number): "x" * 500 for number in range(1000)})
-
-
 def _let_grow(records: Records, *, pages: int) -> None:
     with records.database.writing() as db:
         db.exec_driver_sql(f"PRAGMA max_page_count = {pages}")  # no fewer than there are
+
+
+def test_a_full_disk_is_told_as_such(records: Records) -> None:
+    _let_grow(records, pages=1)
+    with pytest.raises(ServiceFull):
+        records.accept("a", "w", "run_python", {str(number): "x" * 500 for number in range(1000)})
 
 
 def test_how_a_call_ended_is_written_when_there_is_room_again(records: Records) -> None:

@@ -69,7 +69,7 @@ async def test_a_full_disk_keeps_nobody_from_making_room(
         box.workspaces.open("w").open_file(str(saved.path))
 
 
-async def test_a_disk_that_is_full_to_the_last_byte_is_cleaned(box: Toolbox, tmp_path: Path) -> None:
+async def test_a_disk_that_is_full_to_the_last_byte_is_cleaned(tmp_path: Path) -> None:
     """On a disk of the test's own, where the records can't be opened: control."""
     data, disk = tmp_path / "data", tmp_path / "disk"
     disk.mkdir()
