@@ -358,12 +358,10 @@ def _keep_removing(folder: Path) -> None:
 def _try_to_remove(folder: Path) -> bool:
     try:
         folder.rmdir()
-    except FileNotFoundError:
-        return True
     except OSError:
         with suppress(OSError):
             for pid in map(int, (folder / "cgroup.procs").read_text().split()):
                 if pid:  # of another pid namespace; for kill(2) it would be our own process group
                     os.kill(pid, 9)
-        return False
+        return not folder.exists()  # a file system that is read-only says EROFS of a folder that is not there too
     return True

@@ -1,6 +1,8 @@
 """Control groups, over folders of plain files; the contract tests run version 1 over the kernel."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -89,6 +91,25 @@ def test_groups_of_a_dead_service_are_removed_and_those_of_a_living_one_stay(tmp
 def test_a_process_of_another_namespace_in_a_group_ends_nobody(tmp_path: Path) -> None:
     (tmp_path / "cgroup.procs").write_text("0\n")
     assert cgroups._try_to_remove(tmp_path) is False
+
+
+def test_groups_that_can_not_be_made_are_not_waited_for(tmp_path: Path) -> None:
+    """As in a container, whose control groups are mounted read-only."""
+    mounts, own = tmp_path / "mountinfo", tmp_path / "cgroup"
+    mounts.write_text(f"30 25 0:26 / {tmp_path}/groups rw - cgroup none rw,memory,pids,cpuacct\n")
+    own.write_text("1:memory,pids,cpuacct:/\n")
+    (tmp_path / "groups").mkdir()
+    (tmp_path / "find.py").write_text(
+        "import sys, time\nfrom pathlib import Path\nfrom sandbox.runtimes import cgroups\n"
+        "time.sleep = lambda seconds: sys.exit('waited')\n"
+        "try: cgroups.find(*map(Path, sys.argv[1:]))\nexcept cgroups.NoCgroups as why: print(why)\n"
+    )
+    find = f"mount -t tmpfs -o ro none {tmp_path}/groups && {sys.executable} {tmp_path}/find.py {mounts} {own}"
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", find],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "version 1: Read-only file system" in done.stdout, done.stderr
 
 
 def test_what_was_made_for_trying_is_gone_where_no_process_can_be_moved(
