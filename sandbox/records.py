@@ -6,10 +6,9 @@ service has ended is `interrupted`; on one machine the lease is the life of the 
 """
 
 import hashlib
-import itertools
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -83,9 +82,10 @@ _this_call = (_calls.c.workspace == bindparam("in_workspace")) & (_calls.c.id ==
 _insert = _calls.insert()
 _get = select(_calls).where(_this_call)
 _claim = update(_calls).where(_this_call).values(running_in=bindparam("claimed"))
+_this_of_mine = _this_call & (_calls.c.owner == bindparam("of_owner")) & (_calls.c.state == State.ACCEPTED)
 _finish = (
     update(_calls)
-    .where(_this_call & (_calls.c.owner == bindparam("of_owner")) & (_calls.c.state == State.ACCEPTED))
+    .where(_this_of_mine)
     .values(
         state=State.DONE,
         running_in=None,
@@ -95,7 +95,7 @@ _finish = (
     )
 )
 _interrupt = update(_calls).where(_this_call).values(state=State.INTERRUPTED, running_in=None, ended_at=bindparam("at"))
-_forget = delete(_calls).where(_this_call)
+_forget = delete(_calls).where(_this_of_mine)
 _forget_expansion = delete(_expansions).where(
     (_expansions.c.workspace == bindparam("in_workspace")) & (_expansions.c.call == bindparam("of_id"))
 )
@@ -155,7 +155,8 @@ class Acceptance(StrEnum):
 class Records:
     """The ledger of one data folder or database. Its methods block on the database.
 
-    How a call ended may find no room: it is written then before the next call is taken on.
+    How a call ended may find no room, or the database locked: it is owed then, and written by `pay`, and before anything is
+    asked of the ledger that hangs on it: the same id again, or the workspace that it ran in.
     """
 
     def __init__(self, database: Database) -> None:
@@ -163,6 +164,7 @@ class Records:
         database.make(_metadata)
         self._owner = identity_of(os.getpid())
         self._owed: dict[tuple[str, str], tuple[tuple[Executable, dict[str, Any]], ...]] = {}
+        """By workspace and call: what is still to be written of how it ended."""
 
     @classmethod
     def in_folder(cls, folder: Path) -> "Records":
@@ -178,7 +180,7 @@ class Records:
             "fingerprint": hashlib.sha256(json.dumps([tool, arguments], sort_keys=True).encode()).hexdigest(),
             "state": State.ACCEPTED, "owner": self._owner, "accepted_at": datetime.now(UTC), "caller": caller,
         }  # fmt: skip
-        self._write_owed()
+        self.pay(workspace, call_id)
         try:
             with self.database.writing() as db:
                 db.execute(_insert, row)
@@ -194,6 +196,7 @@ class Records:
     def claim(self, workspace: str, call_id: str) -> None:
         """Claim the workspace for a run, until the call is finished; raises `Busy` while another process runs in it."""
         claimed = {**_this(workspace, call_id), "claimed": workspace}
+        self._pay(lambda of_workspace, _: of_workspace == workspace)
         try:
             with self.database.writing() as db:
                 db.execute(_claim, claimed)
@@ -210,31 +213,48 @@ class Records:
             ) from None
 
     def finish(self, workspace: str, call_id: str, status: str, answer: str) -> None:
-        """Write down what came of a call, as JSON, and let others run in the workspace; without effect if it is not ours."""
+        """Write down what came of a call, as JSON, and let others run in the workspace; without effect if it is not ours.
+
+        Where it raises `LedgerLocked` or `ServiceFull` it is owed: ask `pay`, and not this again.
+        """
         came = {"with_status": status, "with_answer": answer, "at": datetime.now(UTC)}
-        self._settle(workspace, call_id, (_finish, {**_this(workspace, call_id), "of_owner": self._owner, **came}))
+        self._owed[workspace, call_id] = ((_finish, {**self._mine(workspace, call_id), **came}),)
+        self.pay(workspace, call_id)
 
     def forget(self, workspace: str, call_id: str) -> None:
-        """Take back a call that was not begun, so that its id can be tried again."""
+        """Take back a call that was not begun, so that its id can be tried again; raises as `finish` does."""
         this = _this(workspace, call_id)
-        self._settle(workspace, call_id, (_forget, this), (_forget_expansion, this))
+        self._owed[workspace, call_id] = ((_forget, self._mine(workspace, call_id)), (_forget_expansion, this))
+        self.pay(workspace, call_id)
 
-    def _settle(self, workspace: str, call_id: str, *writes: tuple[Executable, dict[str, Any]]) -> None:
-        self._owed[workspace, call_id] = writes
-        try:
-            self._write_owed()
-        except (LedgerLocked, ServiceFull, OperationalError):
-            raise
-        except BaseException:  # of what can't be written at all, no later call has to hear
-            del self._owed[workspace, call_id]
-            raise
+    @property
+    def owes(self) -> bool:
+        """Whether there is something for `pay` to write."""
+        return bool(self._owed)
 
-    def _write_owed(self) -> None:
-        if self._owed:
-            with self.database.writing() as db:
-                for statement, row in itertools.chain.from_iterable(self._owed.values()):
-                    db.execute(statement, row)
-            self._owed.clear()
+    def pay(self, workspace: str | None = None, call_id: str | None = None) -> None:
+        """Write what is owed; raises only if that fails for this call, or, if none is named, for any."""
+        self._pay(lambda *owed: workspace is None or owed == (workspace, call_id))
+
+    def _pay(self, is_needed: Callable[[str, str], bool]) -> None:
+        """Write what is owed, each by itself, since one may be too large; raises for what is needed now, which comes first."""
+        for owed in sorted(self._owed, key=lambda owed: not is_needed(*owed)):
+            try:
+                with self.database.writing() as db:
+                    for statement, row in self._owed[owed]:
+                        db.execute(statement, row)
+            except Exception as fault:
+                if not isinstance(fault, (LedgerLocked, ServiceFull, OperationalError)):
+                    del self._owed[owed]  # it can't be written at all
+                if is_needed(*owed):
+                    raise
+                if isinstance(fault, LedgerLocked):
+                    return  # for all of them
+            else:
+                del self._owed[owed]
+
+    def _mine(self, workspace: str, call_id: str) -> dict[str, Any]:
+        return {**_this(workspace, call_id), "of_owner": self._owner}
 
     def get(self, workspace: str, call_id: str) -> Record:
         """One call; raises `NotFound`, also for an id that is another workspace's."""
@@ -271,7 +291,7 @@ class Records:
     def close(self) -> None:
         """Close the database."""
         with suppress(SQLAlchemyError, SpillboxError):  # then these calls are found interrupted
-            self._write_owed()
+            self.database.again_while_locked(self.pay)
         self.database.close()
 
 

@@ -8,9 +8,10 @@ import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -145,6 +146,7 @@ class Toolbox:
         self._under_way: dict[tuple[str, str], asyncio.Task[BaseModel]] = {}
         self._under_way_outer: dict[asyncio.Future[None], asyncio.Timeout] = {}
         """Calls in their callers' own tasks: when each ends, and the clock that stops it."""
+        self._paying: asyncio.Task[None] | None = None
         self.is_draining = False
         self.drained = asyncio.Event()
         """For what would go on without end: no call is under way any more, and there will be none."""
@@ -158,6 +160,8 @@ class Toolbox:
     async def close(self) -> None:
         """Stop calls that are under way, and let go of the runtime and the ledger."""
         await self.drain(0)
+        if self._paying is not None:
+            self._paying.cancel()
         await self.runtime.close()
         self.records.close()
 
@@ -222,7 +226,7 @@ class Toolbox:
             call = self.call_of(call_id, workspace, on_output=on_output, on_progress=on_progress, caller=caller)
             task = asyncio.create_task(self._recorded(call.workspace.id, call_id, lambda: tool.function(call, given)))
             self._under_way[workspace.id, call_id] = task
-            task.add_done_callback(lambda _: self._under_way.pop((workspace.id, call_id), None))
+            task.add_done_callback(partial(self._note_ended, (workspace.id, call_id)))
         elif (workspace.id, call_id) in self._under_way:
             task = self._under_way[workspace.id, call_id]
         else:
@@ -233,6 +237,10 @@ class Toolbox:
             if _is_cancelled_itself():
                 raise
             raise Interrupted(self._why_stopped()) from None
+
+    def _note_ended(self, key: tuple[str, str], task: asyncio.Task[BaseModel]) -> None:
+        if self._under_way.get(key) is task:  # its id may have been taken on again while it waited for the ledger
+            del self._under_way[key]
 
     async def cancel(self, workspace_id: str, call_id: str) -> None:
         """Stop a call that is under way, and wait until it has stopped; without effect if there is none."""
@@ -418,14 +426,33 @@ class Toolbox:
             status, answer = "interrupted", _problem("interrupted", self._why_stopped())
             raise
         finally:
-            try:
-                if is_begun:
-                    await in_ledger(self.records.finish, workspace_id, call_id, status, answer)
-                else:
-                    await in_ledger(self.records.forget, workspace_id, call_id)
-            except (SQLAlchemyError, Busy, ServiceFull):
-                _log.exception("the answer of the call %s could not be recorded yet; it is given all the same", call_id)
+            if is_begun:
+                await self._settle(
+                    workspace_id, call_id, lambda: self.records.finish(workspace_id, call_id, status, answer)
+                )
+            else:
+                await self._settle(workspace_id, call_id, lambda: self.records.forget(workspace_id, call_id))
         return output
+
+    async def _settle(self, workspace_id: str, call_id: str, settle: Callable[[], None]) -> None:
+        """Write down how a call ended; what finds no room, or the ledger locked for long, is written later."""
+        try:
+            try:
+                settle()
+            except LedgerLocked:
+                await in_ledger(self.records.pay, workspace_id, call_id)
+        except (SQLAlchemyError, Busy, ServiceFull):
+            _log.exception("the answer of the call %s could not be recorded yet; it is given all the same", call_id)
+        finally:
+            if self.records.owes and (self._paying is None or self._paying.done()):
+                self._paying = asyncio.create_task(self._pay())
+
+    async def _pay(self) -> None:
+        """Until what is owed is written no other service runs in the workspace."""
+        while self.records.owes:
+            await asyncio.sleep(PAUSE_SECONDS)
+            with suppress(SQLAlchemyError, Busy, ServiceFull):
+                self.records.pay()
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,14 @@
 """The ledger: accepted once, one run in a workspace, interrupted when its service is gone."""
 
+import asyncio
 import json
 import os
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +19,8 @@ from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, ServiceFull, 
 from sandbox.records import Acceptance, Records, State
 from sandbox.spills.spill import Received
 from sandbox.tools.outer import Caller
-from sandbox.tools.toolbox import Toolbox
+from sandbox.tools.registry import Call
+from sandbox.tools.toolbox import Toolbox, open_toolbox
 
 
 @pytest.fixture
@@ -119,15 +124,111 @@ def test_how_a_call_ended_is_written_when_there_is_room_again(records: Records) 
     answer = {"text": "x" * 100_000}
     with pytest.raises(ServiceFull):
         records.finish("w", "a", "ok", json.dumps(answer))
+    records.forget("w", "b")
     with pytest.raises(ServiceFull):
-        records.forget("w", "b")
+        records.claim("w", "c")
     with pytest.raises(ServiceFull):
-        records.accept("d", "w", "t", {})
+        records.accept("a", "w", "t", {})
     _let_grow(records, pages=1 << 30)
     assert records.accept("a", "w", "t", {}) is Acceptance.DONE
     assert records.get("w", "a").answer == answer
     assert records.accept("b", "w", "t", {"other": 1}) is Acceptance.MINE
     records.claim("w", "c")
+
+
+def test_an_answer_that_finds_no_room_refuses_no_other_call(records: Records) -> None:
+    for name in "ab":
+        records.accept(name, "w", "t", {})
+    with records.database.reading() as db:
+        pages = db.exec_driver_sql("PRAGMA page_count").scalar_one()
+    _let_grow(records, pages=pages + 10)
+    with pytest.raises(ServiceFull):
+        records.finish("w", "a", "ok", json.dumps("x" * 100_000))
+    assert records.accept("c", "other", "delete_file", {}) is Acceptance.MINE
+    records.finish("w", "b", "ok", "{}")
+    assert records.get("w", "b").state is State.DONE
+    assert records.get("w", "a").state is State.ACCEPTED
+    with pytest.raises(ServiceFull):
+        records.accept("a", "w", "t", {})
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
+    """As by another program that writes."""
+    with closing(sqlite3.connect(folder / "records.sqlite3", isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("COMMIT")
+
+
+def test_a_workspace_is_free_when_its_run_has_ended_though_the_ledger_was_locked(tmp_path: Path) -> None:
+    records = Records.in_folder(tmp_path)
+    for name in "ab":
+        records.accept(name, "w", "t", {})
+    records.claim("w", "a")
+    with _locked(tmp_path), pytest.raises(LedgerLocked):
+        records.finish("w", "a", "ok", "{}")
+    records.claim("w", "b")
+    assert records.get("w", "a").state is State.DONE
+
+
+async def test_how_a_call_ended_is_written_when_another_program_lets_the_ledger_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox.tools.toolbox.TRIES", 1)
+    async with open_toolbox(tmp_path, runtime="none") as box:
+        tool = box.tools["list_files"]
+
+        async def look(call: Call, given: Any) -> Any:
+            locked.enter_context(_locked(tmp_path))
+            return await tool.function(call, given)
+
+        monkeypatch.setitem(box.tools, tool.name, replace(tool, function=look))
+        with ExitStack() as locked:
+            await box.call("list_files", "w", {}, call_id="a")
+            assert box.records.get("w", "a").state is State.ACCEPTED
+        async with asyncio.timeout(20):
+            while box.records.get("w", "a").state is not State.DONE:
+                await asyncio.sleep(0.01)
+
+
+async def test_an_id_that_is_sent_again_while_its_end_waits_for_the_ledger_acts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_toolbox(tmp_path, runtime="none") as box:
+        tool = box.tools["list_files"]
+        acting, go_on = asyncio.Event(), asyncio.Event()
+        acted = 0
+
+        async def look(call: Call, given: Any) -> Any:
+            nonlocal acted
+            if not locked_once:
+                locked_once.append(True)
+                locked.enter_context(_locked(tmp_path))
+                raise Busy("All slots are taken.")
+            acted += 1
+            acting.set()
+            await go_on.wait()
+            return await tool.function(call, given)
+
+        def send() -> asyncio.Task[Any]:
+            return asyncio.create_task(box.call("list_files", "w", {}, call_id="same"))
+
+        locked_once: list[bool] = []
+        monkeypatch.setitem(box.tools, tool.name, replace(tool, function=look))
+        with ExitStack() as locked:
+            first = send()
+            while not box.records.owes:
+                await asyncio.sleep(0)
+        second = send()
+        await acting.wait()
+        with pytest.raises(Busy):
+            await first
+        third = send()
+        await asyncio.sleep(0.01)
+        go_on.set()
+        assert await second == await third
+        assert acted == 1
 
 
 def test_what_can_not_be_written_at_all_stops_no_later_call(records: Records) -> None:
@@ -155,7 +256,7 @@ async def test_an_answer_is_given_though_the_records_are_full(box: Toolbox, monk
     assert spill.path is not None
     assert "could not be kept (ServiceFull)" in spill.warnings[0]
     with pytest.raises(ServiceFull):
-        await box.call("write_file", "w", {"path": "a.txt", "content": "changed"}, call_id="later")
+        await box.call("read_file", "w", {"path": "a.txt"}, call_id="once")
     _let_grow(box.records, pages=1 << 30)
     assert await box.call("read_file", "w", {"path": "a.txt"}, call_id="once") == answer
 
