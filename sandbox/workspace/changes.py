@@ -46,18 +46,20 @@ class Changes:
         kept = {step.aside for step in lost}
         self._store.discard(name for name in self._aside if name not in kept)
         if lost:
+            content = ", and where their content is kept for a day" if any(kept) else ""
             raise ServiceFault(
-                f"The disk of the service failed, and {len(lost):,} files or folders of the workspace could not be put back as "
-                f"they were, such as {name_of(lost[0].segments)}. Tell the operator: the log of the service says where their "
-                "content is kept for a day."
+                f"What the script wrote could not be kept, and {len(lost):,} files or folders of the workspace could not be put "
+                f"back as they were, such as {name_of(lost[0].segments)}. Tell the operator: the log of the service says "
+                f"why{content}."
             )
 
-    def place(self, name: str, segments: Segments) -> bool:
-        """As `Store.place`; gives whether there was a file before."""
-        aside = self._keep(segments) if self._store.version(segments) is not None else ""
+    def place(self, name: str, segments: Segments) -> int | None:
+        """As `Store.place`; gives how many bytes the file had that was there, or None."""
+        old_size = self._store.size(segments)
+        aside = self._keep(segments) if old_size is not None else ""
         self._will_be(segments, self._store.version_of_new(name), aside)
         self._store.place(name, segments)
-        return bool(aside)
+        return old_size
 
     def remove(self, segments: Segments) -> None:
         """Remove a file."""

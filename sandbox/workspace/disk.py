@@ -43,10 +43,10 @@ class Quota:
         with self._lock:
             self._used += count
 
-    def left(self) -> int:
-        """Bytes for which there is room."""
+    def left(self, wanted: int) -> int:
+        """Bytes for which there is room; measured again where it would be too little for so many."""
         with self._lock:
-            return max(0, self._left(1))
+            return max(0, self._left(wanted))
 
     def _left(self, count: int) -> int:
         age = time.monotonic() - self._measured_at
@@ -136,9 +136,10 @@ class TenantDisk:
         if of_service and self._disk.quota is not None:
             self._disk.quota.note(-count)
 
-    def left(self) -> int | None:
-        """Bytes for which the tenant has room; None where it has no quota."""
-        return None if self._quota is None else self._quota.left()
+    @property
+    def quota(self) -> Quota | None:
+        """The tenant's own, if it has one."""
+        return self._quota
 
     @contextmanager
     def taking(self) -> Iterator[Callable[[int], None]]:

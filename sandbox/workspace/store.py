@@ -1,6 +1,7 @@
 """The files of one workspace on disk. A file appears whole, by rename, or not at all."""
 
 import fcntl
+import logging
 import os
 import re
 import secrets
@@ -15,6 +16,7 @@ from sandbox.workspace.paths import Segments, name_of
 from sandbox.workspace.tree import CREATE, Entry, Tree, remove_tree
 
 _NUMBER = re.compile("[0-9]{4,9}")
+_log = logging.getLogger(__name__)
 
 
 class Version(NamedTuple):
@@ -125,11 +127,14 @@ class Store:
         return Version.of((self.incoming / name).lstat())
 
     def discard(self, names: Iterable[str]) -> None:
-        """Remove those of new files that were not placed."""
-        with Tree.at(self.incoming) as incoming:
-            for name in names:
-                with suppress(FileNotFoundError):
-                    os.unlink(name, dir_fd=incoming.fd)
+        """Remove those of new files that were not placed. What can't be removed now is swept later: it raises nothing."""
+        try:
+            with Tree.at(self.incoming) as incoming:
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        os.unlink(name, dir_fd=incoming.fd)
+        except OSError:
+            _log.warning("%s could not be tidied", self.incoming, exc_info=True)
 
     @contextmanager
     def new_file(self) -> Iterator[tuple[str, int]]:

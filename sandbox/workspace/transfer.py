@@ -10,7 +10,7 @@ they were; so does one of which not all can be taken, since files get their name
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, Protocol
@@ -125,9 +125,10 @@ def copy_in(
                     guest.make_folder(segments)
                     manifest.folders.add(segments)
                     continue
-                manifest.versions[segments] = Version.of(status)
-                if wanted is None or segments in wanted:
-                    _put(ours, guest, segments, status)
+                if wanted is not None and segments not in wanted:
+                    manifest.versions[segments] = Version.of(status)
+                elif put := _put(ours, guest, segments):
+                    manifest.versions[segments] = put
                     manifest.files.add(segments)
             guest.filled()
         except OSError as fault:
@@ -139,25 +140,50 @@ def copy_in(
     return manifest
 
 
-def _put(ours: Tree, guest: GuestTree, segments: Segments, status: os.stat_result) -> None:
-    source = ours.open_file(segments)
+def _put(ours: Tree, guest: GuestTree, segments: Segments) -> Version | None:
+    """Gives which file was put in: the one that is there now, or none if another process has removed it."""
     try:
+        source = ours.open_file(segments)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    try:
+        status = os.fstat(source)
+        if not stat.S_ISREG(status.st_mode):
+            return None
         guest.put(segments, source, status)
+        return Version.of(status)
     finally:
         os.close(source)
 
 
+class Bound(NamedTuple):
+    """How many bytes a workspace may hold after a run, and whose limit that is."""
+
+    bytes: int
+    whose: str
+
+
+class Taken(NamedTuple):
+    """What came of a run."""
+
+    changes: list[FileChange]
+    skipped: list[Skipped]
+    """What was left out, with the reason."""
+    grown_bytes: int
+    """By which the workspace is larger than before."""
+
+
 def commit(
-    store: Store, guest: GuestTree, manifest: Manifest, *, leave_out: frozenset[bytes], max_bytes: int, whose: str
-) -> tuple[list[FileChange], list[Skipped]]:
+    store: Store, guest: GuestTree, manifest: Manifest, *, leave_out: frozenset[bytes], bound: Callable[[int], Bound]
+) -> Taken:
     """Take what a run changed in its tmpfs; call it only when every process of the run is gone.
 
     Nothing is taken if not all of it comes, or can be put in its place: it raises then what the guest's tree raises, or
     `ServiceFull` if the disk has no room.
 
-    Gives the changes and what was left out, with the reason: over ``max_bytes`` it says ``whose`` bound that is. A file that was
-    written again as it was is modified too: a script that makes the same document once more has made it. What another
-    process has written since `copy_in` stays as that one wrote it.
+    ``bound`` is asked with the bytes that the guest's files have. A file that was written again as it was is modified too: a
+    script that makes the same document once more has made it. What another process has written since `copy_in` stays as that
+    one wrote it.
     """
     skipped: list[Skipped] = []
     entries = guest.entries(leave_out, skipped)
@@ -168,22 +194,22 @@ def commit(
         entries,
         key=lambda entry: (entry[0] not in manifest.files, store.size(entry[0]) != entry[1].st_size, entry[0]),
     )
-    wanted, too_much = _choose(by_age, skipped, max_bytes, whose)
+    files = sum(pages(status.st_size) for _, status in entries if stat.S_ISREG(status.st_mode))
+    wanted, too_much = _choose(by_age, skipped, bound(files))
     new: list[_New] = []
     try:
         with _full_disk_told():
             _receive_all(store, guest, manifest, wanted, new)
             deleted = manifest.files - {segments for segments, _ in wanted} - too_much
-            changes = _put_in_place(store, manifest, folders, new, deleted, skipped)
+            changes, grown_bytes = _put_in_place(store, manifest, folders, new, deleted, skipped)
     finally:
         store.discard(one.name for one in new)
-    return sorted(changes, key=lambda change: change.path), skipped
+    return Taken(sorted(changes, key=lambda change: change.path), skipped, grown_bytes)
 
 
-def _choose(
-    entries: list[Entry], skipped: list[Skipped], max_bytes: int, whose: str
-) -> tuple[list[Entry], set[Segments]]:
+def _choose(entries: list[Entry], skipped: list[Skipped], bound: Bound) -> tuple[list[Entry], set[Segments]]:
     """The files to take, within the quota, and those over it."""
+    max_bytes = bound.bytes
     wanted: list[Entry] = []
     too_much: set[Segments] = set()
     taken: dict[int, Segments] = {}
@@ -193,7 +219,7 @@ def _choose(
         reason = _reason_to_skip(segments, status, taken.get(status.st_ino))
         # The tmpfs held the quota in blocks; what a sparse file claims to hold may be more.
         if reason is None and (max_bytes := max_bytes - pages(status.st_size)) < 0:
-            reason = f"over the bytes that {whose} may hold"
+            reason = f"over the bytes that {bound.whose} may hold"
             too_much.add(segments)
         if reason is None:
             wanted.append((segments, status))
@@ -246,13 +272,10 @@ def _receive_all(store: Store, guest: GuestTree, manifest: Manifest, wanted: lis
 
 
 def _receive(store: Store, manifest: Manifest, entry: Entry, source: int, new: list[_New]) -> None:
-    """Add a file to ``new``, with its content, unless it has the time and the content of the one on disk."""
+    """Add a file to ``new``, with its content, unless it is as it was put in."""
     segments, status = entry
     try:
-        # The time alone is no proof that a file is as it was: a write through mmap(2) may leave it alone on tmpfs.
-        before = manifest.versions.get(segments)
-        has_its_time = before is not None and before.modified_ns == status.st_mtime_ns
-        if has_its_time and store.size(segments) == status.st_size and _equals(store, segments, source):
+        if _is_as_before(store, manifest, entry, source):
             return
         name, fd = store.begin_file()
         try:
@@ -264,6 +287,16 @@ def _receive(store: Store, manifest: Manifest, entry: Entry, source: int, new: l
             os.close(fd)
     finally:
         os.close(source)
+
+
+def _is_as_before(store: Store, manifest: Manifest, entry: Entry, source: int) -> bool:
+    segments, status = entry
+    before = manifest.versions.get(segments)
+    if before is None or before[1:] != (status.st_size, status.st_mtime_ns):
+        return False
+    # The time alone is no proof: a write through mmap(2) may leave it alone on tmpfs. Where another process has written the file
+    # since, there is nothing left to compare it with.
+    return store.version(segments) != before or _equals(store, segments, source)
 
 
 def _equals(store: Store, segments: Segments, theirs: int) -> bool:
@@ -282,9 +315,10 @@ def _equals(store: Store, segments: Segments, theirs: int) -> bool:
 def _put_in_place(
     store: Store, manifest: Manifest, folders: list[Segments], new: list[_New], deleted: set[Segments],
     skipped: list[Skipped],
-) -> list[FileChange]:  # fmt: skip
-    """Give the folders and files that came their places, and remove what the run removed."""
+) -> tuple[list[FileChange], int]:  # fmt: skip
+    """Give the folders and files that came their places, and remove what the run removed; gives by how many bytes that grew."""
     found: list[FileChange] = []
+    grown_bytes = 0
     theirs: set[Segments] = set()
 
     def keep(segments: Segments, reason: str) -> None:
@@ -302,15 +336,19 @@ def _put_in_place(
     with Changes(store) as changes:
 
         def remove(segments: Segments) -> None:
+            nonlocal grown_bytes
             size = store.size(segments)
             if size is not None and is_ours(segments):
                 changes.remove(segments)
+                grown_bytes -= size
                 found.append(FileChange(path=name_of(segments), bytes=size, change="deleted"))
 
         def place(one: _New) -> None:
+            nonlocal grown_bytes
             if is_ours(one.segments):
-                was_there = changes.place(one.name, one.segments)
-                kind: Literal["modified", "created"] = "modified" if was_there else "created"
+                old_size = changes.place(one.name, one.segments)
+                grown_bytes += one.size - (old_size or 0)
+                kind: Literal["modified", "created"] = "created" if old_size is None else "modified"
                 found.append(FileChange(path=name_of(one.segments), bytes=one.size, change=kind))
 
         # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
@@ -330,4 +368,4 @@ def _put_in_place(
                 keep(one.segments, "a folder with files that the run had not is there")
             else:
                 place(one)
-    return found
+    return found, grown_bytes

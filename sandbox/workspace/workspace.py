@@ -313,14 +313,18 @@ class Workspace:
 
     def commit(self, guest: GuestTree, manifest: Manifest) -> tuple[list[FileChange], list[Skipped]]:
         """Take what a run changed in its tree, when every process of the run is gone; see `transfer`."""
-        max_bytes, whose = self.limits.workspace_bytes, "a workspace"
-        if (left := self._disk.left()) is not None and self.usage()[0] + left < max_bytes:
-            max_bytes, whose = self.usage()[0] + left, "this tenant"
-        changes, skipped = transfer.commit(
-            self._store, guest, manifest, leave_out=_READ_ONLY, max_bytes=max_bytes, whose=whose
-        )
-        self._disk.note(sum(change.bytes for change in changes if change.change != "deleted"))
-        return changes, skipped
+        taken = transfer.commit(self._store, guest, manifest, leave_out=_READ_ONLY, bound=self._bound)
+        self._disk.note(taken.grown_bytes)
+        return taken.changes, taken.skipped
+
+    def _bound(self, wanted_bytes: int) -> transfer.Bound:
+        """For what a run may leave, which wants to have so many."""
+        if self._disk.quota is not None:
+            held_bytes = self.usage()[0]
+            of_tenant = held_bytes + self._disk.quota.left(wanted_bytes - held_bytes)
+            if of_tenant < self.limits.workspace_bytes:
+                return transfer.Bound(of_tenant, "this tenant")
+        return transfer.Bound(self.limits.workspace_bytes, "a workspace")
 
     @staticmethod
     def read_report(report_fd: int, identity: Identity, *, max_bytes: int) -> dict[str, bytes]:

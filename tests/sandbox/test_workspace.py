@@ -5,9 +5,11 @@ import itertools
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ from sandbox.errors import (
 )
 from sandbox.job import Limits
 from sandbox.workspace import (
+    Disk,
     FolderTree,
     Identity,
     Manifest,
@@ -35,7 +38,9 @@ from sandbox.workspace import (
     near_paths,
     segments_of,
 )
+from sandbox.workspace.disk import used_of_tenant
 from sandbox.workspace.store import Store
+from sandbox.workspace.tree import Entry
 
 ME = Identity(os.geteuid(), os.getegid())
 
@@ -351,6 +356,94 @@ def test_what_another_process_wrote_since_stays_when_changes_are_taken_back(
     os.close(fd)
     assert _contents(workspace) == before | dict.fromkeys(("a", "new", "b"), b"theirs")
     assert list(workspace.spool_folder.iterdir()) == []
+
+
+def test_what_another_process_does_while_files_are_copied_in_is_no_fault(
+    workspace: Workspace, guest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("deleted", "first", "folder", "gone/inner", "replaced"):
+        workspace.write(path, b"old")
+
+    def entries(store: Store, **options: Any) -> list[Entry]:
+        found = real(store, **options)
+        monkeypatch.undo()
+        for path in ("deleted", "folder", "gone"):
+            workspace.delete(path)
+        workspace.write("folder/inner", b"new")
+        workspace.write("replaced", b"longer than before")
+        return found
+
+    real = Store.entries
+    monkeypatch.setattr(Store, "entries", entries)
+    fd = _open(guest)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
+    assert {path.name: path.read_bytes() for path in guest.iterdir() if path.is_file()} == {
+        "first": b"old", "replaced": b"longer than before",
+    }  # fmt: skip
+    (guest / "replaced").write_bytes(b"by the script")
+    changes, skipped = workspace.commit(FolderTree(fd, ME), manifest)
+    os.close(fd)
+    assert ([change.path for change in changes], skipped) == (["replaced"], [])
+
+
+def test_only_what_the_script_wrote_is_told_as_skipped(workspace: Workspace, guest: Path) -> None:
+    for path in ("deleted", "read", "written"):
+        workspace.write(path, b"old")
+    fd = _open(guest)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
+    (guest / "written").write_bytes(b"new")
+    for path in ("read", "written"):
+        workspace.write(path, b"theirs")
+    workspace.delete("deleted")
+    changes, skipped = workspace.commit(FolderTree(fd, ME), manifest)
+    os.close(fd)
+    assert (changes, [one.path for one in skipped]) == ([], ["written"])
+    assert _contents(workspace) == {"read": b"theirs", "written": b"theirs"}
+
+
+def test_what_can_not_be_tidied_fails_nothing(
+    workspace: Workspace, guest: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def place(store: Store, name: str, segments: Segments) -> None:
+        real(store, name, segments)
+        if len(list(store.incoming.iterdir())) == 1:  # that of the old content: the last has its place
+            shutil.rmtree(store.incoming)
+
+    workspace.write("a", b"old")
+    fd = _open(guest)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
+    (guest / "a").write_bytes(b"new")
+    real = Store.place
+    monkeypatch.setattr(Store, "place", place)
+    changes, skipped = workspace.commit(FolderTree(fd, ME), manifest)
+    os.close(fd)
+    assert ([change.path for change in changes], skipped) == (["a"], [])
+    assert workspace.read_bytes("a") == b"new"
+    assert "could not be tidied" in caplog.text
+
+
+@pytest.mark.parametrize(("new_mib", "fits"), [(6, True), (8, False)])
+def test_a_tenants_bytes_are_counted_as_they_are_after_a_run(tmp_path: Path, new_mib: int, fits: bool) -> None:
+    root = tmp_path / "workspaces"
+    root.mkdir()
+    disk = Disk(root, tenant_bytes=10 << 20, tenant_used=partial(used_of_tenant, root))
+    workspace = Workspaces(root, disk=disk).open("w")
+    workspace.make()
+
+    def run(script: Callable[[Path], object]) -> list[str]:
+        guest = Path(tempfile.mkdtemp(dir=tmp_path))
+        fd = _open(guest)
+        manifest = workspace.copy_in(FolderTree(fd, ME))
+        script(guest)
+        _, skipped = workspace.commit(FolderTree(fd, ME), manifest)
+        os.close(fd)
+        return [one.path for one in skipped]
+
+    for _ in range(4):
+        run(lambda guest: (guest / "report").write_bytes(bytes(3 << 20)))
+    run(lambda guest: (guest / "passing").write_bytes(bytes(4 << 20)))
+    run(lambda guest: (guest / "passing").unlink())
+    assert run(lambda guest: (guest / "new").write_bytes(bytes(new_mib << 20))) == ([] if fits else ["new"])
 
 
 def _with_many_changes(workspace: Workspace, guest: Path) -> tuple[int, Manifest, dict[str, bytes]]:
