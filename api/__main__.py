@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Iterator
 from contextlib import AsyncExitStack, closing, contextmanager, suppress
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -33,17 +33,17 @@ from api.settings import Settings
 from api.tracing import tracing
 from sandbox import backup, guest_root
 from sandbox.database import FILE as LEDGER
-from sandbox.database import Database, opening
+from sandbox.database import Database, opening, together_in
 from sandbox.doctor.doctor import Finding, examine
 from sandbox.errors import NoSandbox, NotFound, SpillboxError
 from sandbox.job import Execution, Status
 from sandbox.keys import Keys
-from sandbox.retention import Cleaned, make_room
+from sandbox.retention import Cleaned, Gone, make_room
 from sandbox.runtimes import container_image
 from sandbox.runtimes.container import Engine
 from sandbox.spills.spill import Surface
 from sandbox.tools.toolbox import RuntimeName, close_to_others
-from sandbox.workspace import FileInfo, Workspace, Workspaces
+from sandbox.workspace import Workspace, Workspaces
 
 _EXIT_FAULT = 70  # EX_SOFTWARE of sysexits.h: the service's own fault, not the script's
 _EXIT_USAGE = 64
@@ -417,15 +417,21 @@ def _clean(settings: Settings, _: argparse.Namespace) -> int:
 
 async def _clean_up(settings: Settings) -> Cleaned:
     folder, keep = settings.data_dir / "workspaces", timedelta(days=settings.keep_results_days)
-    gone: list[tuple[str, FileInfo]] = []
+    gone: Gone = ()
     if folder.exists() and shutil.disk_usage(folder).free < _ROOM_FOR_RECORDS_BYTES:
-        gone = make_room(Workspaces(folder, limits=settings.limits), keep=keep)
-    with opening(settings.data_dir):
-        async with toolbox_of(settings, runtime="none") as box:
-            for workspace_id, info in gone:
-                box.catalog.expire(workspace_id, info.path, datetime.now(UTC))
-            more = await box.clean()
-    return Cleaned(len(gone) + more.files, sum(info.bytes for _, info in gone) + more.bytes)
+        with together_in(settings.data_dir):
+            gone = make_room(Workspaces(folder, limits=settings.limits), keep=keep)
+    try:
+        with opening(settings.data_dir):
+            async with toolbox_of(settings, runtime="none") as box:
+                return await box.clean(gone)
+    except SpillboxError:
+        if gone:
+            size = sum(info.bytes for _, info in gone)
+            print(
+                f"Removed {len(gone):,} files of {size:,} bytes; that they expired could not be noted.", file=sys.stderr
+            )
+        raise
 
 
 def _tools(settings: Settings, arguments: argparse.Namespace) -> int:

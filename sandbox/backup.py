@@ -21,8 +21,8 @@ LINK_SECRET = "link-secret"  # noqa: S105  the name of a file
 _FOLDERS = ("attachments", "workspaces")
 _LEFT_OUT = {("attachments", 1, "incoming"), ("workspaces", 1, ".scratch"), ("workspaces", 2, "incoming")}
 """Folders by the top folder, the depth and the name."""
-_SAVED = (LEDGER, LINK_SECRET, *_FOLDERS)
-_RESTORED = (*_SAVED, f"{LEDGER}-wal", f"{LEDGER}-shm")
+_FILES = (LEDGER, LINK_SECRET)
+_RESTORED = (*_FILES, *_FOLDERS, f"{LEDGER}-wal", f"{LEDGER}-shm")
 _SMALL_BYTES = 64 << 10
 _CHUNK_BYTES = 1 << 20
 
@@ -107,8 +107,7 @@ def restore(file: Path, data_folder: Path) -> int:
             new.mkdir(mode=0o700)
             undoing.callback(shutil.rmtree, new, ignore_errors=True)
             count = _unpack(file, new)
-            if not (new / LEDGER).exists():
-                raise SetupFailed(f"{file} is no backup of Spillbox: it has no {LEDGER}.")
+            _require_records(file, new / LEDGER)
             with suppress(PermissionError):  # another's folder, which this user may write to
                 data_folder.chmod(0o700)
             os.sync()
@@ -118,7 +117,7 @@ def restore(file: Path, data_folder: Path) -> int:
                 undoing.callback(place.rename, path)
             new.rmdir()
             undoing.pop_all()
-        except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError) as fault:
+        except (tarfile.TarError, zlib.error, EOFError, OSError, ValueError, OverflowError, RecursionError) as fault:
             raise SetupFailed(f"{file} can't be restored: {fault}. Nothing was changed.") from None
     os.sync()
     return count
@@ -135,6 +134,19 @@ def _unpack(file: Path, folder: Path) -> int:
         while whole.read(_CHUNK_BYTES):  # only at the end of the file is its checksum compared
             pass
     return count
+
+
+def _require_records(file: Path, ledger: Path) -> None:
+    try:
+        if not ledger.is_file():
+            raise SetupFailed(f"{file} is no backup of Spillbox: it has no {LEDGER}. Nothing was changed.")
+        with closing(sqlite3.connect(ledger)) as records:
+            if records.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
+                raise SetupFailed(f"{file} is no backup of Spillbox: its {LEDGER} is empty. Nothing was changed.")
+    except sqlite3.Error as fault:
+        raise SetupFailed(
+            f"{file} is no backup of Spillbox: its {LEDGER} can't be read ({fault}). Nothing was changed."
+        ) from None
 
 
 def _remove_empty(folder: Path) -> None:
@@ -157,11 +169,13 @@ def _kept(data_folder: Path) -> Iterator[Path]:
 def _put(archive: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
     """Write one file or folder; nothing else is in a backup, and nothing lies outside of the data folder."""
     place = PurePosixPath(member.name)
-    if (
-        place.parts[:1] not in {(name,) for name in _SAVED}
-        or ".." in place.parts
-        or not (member.isfile() or member.isdir())
-    ):
+    if place.parts in {(name,) for name in _FILES}:
+        is_saved = member.isfile()
+    else:
+        is_saved = place.parts[:1] in {(name,) for name in _FOLDERS} and (
+            member.isdir() or (member.isfile() and len(place.parts) > 1)
+        )
+    if not is_saved or ".." in place.parts:
         raise SetupFailed(f"{member.name[:200]!a} in the file is nothing that a backup has. Nothing was restored.")
     target = folder / place
     if member.isdir():

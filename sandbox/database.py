@@ -62,7 +62,7 @@ class Database:
         """The embedded default: an SQLite file in the data folder, which nobody restores a backup into meanwhile."""
         folder.mkdir(parents=True, exist_ok=True)
         with opening(folder), ExitStack() as use:
-            use.enter_context(_used(folder, fcntl.LOCK_SH))
+            use.enter_context(together_in(folder))
             if (folder / HALF_RESTORED).exists() and not (folder / FILE).exists():
                 raise SetupFailed(
                     f"A restore into {folder} did not end. Restore the backup again, into another data folder."
@@ -145,6 +145,11 @@ def opening(folder: Path) -> Iterator[None]:
 def alone_in(folder: Path) -> AbstractContextManager[None]:
     """While in the ``with``, nobody else opens the records of a data folder; raises `SetupFailed` if somebody has them open."""
     return _used(folder, fcntl.LOCK_EX)
+
+
+def together_in(folder: Path) -> AbstractContextManager[None]:
+    """While in the ``with``, nobody is alone in the data folder; raises `SetupFailed` if somebody is."""
+    return _used(folder, fcntl.LOCK_SH)
 
 
 @contextmanager

@@ -1,10 +1,9 @@
 """What is removed when its time is over: spills and error texts. Attachments, and what scripts and tools wrote, stay."""
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import partial
 
 from sandbox.attachments import Attachments
 from sandbox.catalog import Catalog
@@ -22,30 +21,37 @@ class Cleaned:
     bytes: int
 
 
-def clean(workspaces: Workspaces, catalog: Catalog, attachments: Attachments, *, keep: timedelta) -> Cleaned:
+Gone = Sequence[tuple[str, FileInfo]]
+"""Files that were removed, with the ids of their workspaces."""
+
+
+def clean(
+    workspaces: Workspaces, catalog: Catalog, attachments: Attachments, *, keep: timedelta, gone: Gone = ()
+) -> Cleaned:
     """Remove files under ``results/`` and ``errors/`` that are older than ``keep``, and what crashes left.
 
-    Who asks for one of the files afterwards is told that it expired, and when.
+    Who asks for one of the files afterwards is told that it expired, and when; for one that is ``gone`` already too.
     """
     workspaces.sweep()
     attachments.sweep()
-    files = size = 0
+    removed, unnoted = [*gone], [*gone]
     for workspace, info in _expired(workspaces, keep):
-        note = partial(catalog.expire, workspace.id, info.path, datetime.now(UTC))
-        is_noted = _there_was_room(note)
-        if not _could_remove(workspace, info):
-            continue
-        files += 1
-        size += info.bytes
-        if not is_noted:  # the file's own room is free now
-            _there_was_room(note)
-    return Cleaned(files, size)
+        is_noted = _could_note(catalog, workspace.id, info)
+        if _could_remove(workspace, info):
+            removed.append((workspace.id, info))
+            if not is_noted:
+                unnoted.append((workspace.id, info))
+    # The files' own room is free now.
+    if lost := [one for one in unnoted if not _could_note(catalog, *one)]:
+        _log.warning(
+            "%d removed files are told of as not found, not as expired: the disk has no room for it", len(lost)
+        )
+    return Cleaned(len(removed), sum(info.bytes for _, info in removed))
 
 
-def make_room(workspaces: Workspaces, *, keep: timedelta) -> list[tuple[str, FileInfo]]:
-    """Remove the files that `clean` would, by their times alone: where a disk is so full that records can't be opened.
-
-    Gives what was removed, with the ids of the workspaces, for `Catalog.expire` to be told when there is room.
+def make_room(workspaces: Workspaces, *, keep: timedelta) -> Gone:
+    """Remove the files that `clean` would, by their times alone, for it to note: where a disk is so full that records can't
+    be opened.
     """
     return [(workspace.id, info) for workspace, info in _expired(workspaces, keep) if _could_remove(workspace, info)]
 
@@ -64,10 +70,10 @@ def _could_remove(workspace: Workspace, info: FileInfo) -> bool:
     return True
 
 
-def _there_was_room(note: Callable[[], None]) -> bool:
+def _could_note(catalog: Catalog, workspace_id: str, info: FileInfo) -> bool:
     """Whether it could be written down: a full disk must not keep anyone from making room."""
     try:
-        note()
+        catalog.expire(workspace_id, info.path, datetime.now(UTC))
     except ServiceFull:
         return False
     return True

@@ -6,6 +6,7 @@ Documentation/admin-guide/cgroup-v2.rst.
 
 import itertools
 import os
+import re
 import secrets
 import subprocess
 import threading
@@ -19,6 +20,7 @@ from sandbox.processes import has_ended, identity_of, pid_namespace
 
 _PREFIX = "spillbox-"
 _LOWER = f"{_PREFIX}service"
+_NAME = re.compile(rf"{_PREFIX}(?P<identity>\d+-\d+)-(?P<namespace>\d+)-\d+")
 _numbers = itertools.count()
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")
@@ -330,9 +332,9 @@ def _new_name() -> str:
 
 def _reap(parent: Path) -> None:
     """Remove the groups of services that are no more, with every process left in them; those of other namespaces stay."""
-    for top in parent.glob(f"{_PREFIX}[0-9]*"):
-        identity, namespace, _ = top.name.removeprefix(_PREFIX).rsplit("-", 2)
-        if has_ended(identity, namespace):
+    for top in parent.glob(f"{_PREFIX}*"):
+        ours = _NAME.fullmatch(top.name)
+        if ours and has_ended(ours["identity"], ours["namespace"]):
             _remove_all(top)
 
 

@@ -42,7 +42,7 @@ from sandbox.guest_root import Guest, GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.observers import Observers
 from sandbox.records import Acceptance, Record, Records, State
-from sandbox.retention import Cleaned
+from sandbox.retention import Cleaned, Gone
 from sandbox.runtimes.base import Runtime, Wrapper
 from sandbox.runtimes.containers import ContainerSettings, DockerRuntime
 from sandbox.runtimes.none import NoRuntime
@@ -360,11 +360,11 @@ class Toolbox:
             return spill.model_copy(update={"warnings": (*spill.warnings, note)})
         return spill
 
-    async def clean(self) -> Cleaned:
-        """Remove saved results and errors whose time is over, and what crashes left."""
+    async def clean(self, gone: Gone = ()) -> Cleaned:
+        """Remove saved results and errors whose time is over, and what crashes left; see `retention.clean`."""
         with self.observers.watch("clean", "clean") as cleaning:
             cleaned = await asyncio.to_thread(
-                retention.clean, self.workspaces, self.catalog, self.attachments, keep=self.keep_results
+                retention.clean, self.workspaces, self.catalog, self.attachments, keep=self.keep_results, gone=gone
             )
             cleaning.amounts = {"files": cleaned.files, "bytes": cleaned.bytes}
             return cleaned

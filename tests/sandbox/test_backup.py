@@ -1,13 +1,14 @@
 """A backup has everything, and gives everything back."""
 
-import contextlib
 import itertools
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import tarfile
 import threading
+from contextlib import closing
 from io import BytesIO
 from pathlib import Path
 
@@ -121,12 +122,16 @@ async def test_a_file_that_is_not_whole_or_no_backup_leaves_nothing(tmp_path: Pa
     for content in (whole[: len(whole) // 2], whole[:20], b"", b"no archive", _archive("a.txt"), _archive("records.sqlite3", "../out.txt"),
                     _archive("records.sqlite3", "/tmp/out.txt"), _archive("records.sqlite3", link="workspaces"),
                     _archive("records.sqlite3", "guest-root/bin/python"), _archive("records.sqlite3", time="1e20"),
-                    _archive("records.sqlite3", time="nan")):  # fmt: skip
+                    _archive("records.sqlite3", time="nan"), _archive("records.sqlite3/x"), _archive("records.sqlite3", "workspaces"),
+                    _archive("records.sqlite3", f"workspaces/{'a/' * 1500}x"), _archive("records.sqlite3", ledger=b"x"),
+                    _archive("records.sqlite3", ledger=b"")):  # fmt: skip
         (tmp_path / "file").write_bytes(content)
         with pytest.raises(SetupFailed):
             backup.restore(tmp_path / "file", tmp_path / "new")
         assert not (tmp_path / "new").exists()
     assert not (tmp_path / "out.txt").exists()
+    (tmp_path / "file").write_bytes(_archive("records.sqlite3", "workspaces/w/files/a"))
+    assert backup.restore(tmp_path / "file", tmp_path / "new") == 2
 
 
 async def test_a_backup_that_was_damaged_gives_nothing_back_that_differs(tmp_path: Path) -> None:
@@ -166,7 +171,7 @@ async def test_a_service_and_a_restore_do_not_have_one_folder(tmp_path: Path, mo
     assert await _filled(tmp_path / "new") == before
     (tmp_path / "used").mkdir()
     with (
-        contextlib.closing(Database.in_folder(tmp_path / "used")),
+        closing(Database.in_folder(tmp_path / "used")),
         pytest.raises(SetupFailed, match="a program of Spillbox has it open"),
     ):
         backup.restore(tmp_path / "file", tmp_path / "used")
@@ -207,14 +212,21 @@ async def test_a_restore_that_was_killed_is_told_to_whoever_comes_next(tmp_path:
         backup.restore(tmp_path / "file", tmp_path / "new")
 
 
-def _archive(*names: str, link: str | None = None, time: str | None = None) -> bytes:
+def _archive(*names: str, link: str | None = None, time: str | None = None, ledger: bytes | None = None) -> bytes:
+    """``ledger``: what the records hold, those of a service if None."""
     out = BytesIO()
+    if ledger is None:
+        with closing(sqlite3.connect(":memory:")) as database:
+            database.execute("CREATE TABLE calls (id)")
+            ledger = database.serialize()
     with tarfile.open(fileobj=out, mode="w:gz") as archive:
         for name in names:
             member = tarfile.TarInfo(name)
             if time is not None:
                 member.pax_headers = {"mtime": time}
-            archive.addfile(member, BytesIO())
+            content = ledger if name == "records.sqlite3" else b""
+            member.size = len(content)
+            archive.addfile(member, BytesIO(content))
         if link is not None:
             member = tarfile.TarInfo(link)
             member.type, member.linkname = tarfile.SYMTYPE, "/etc"

@@ -81,7 +81,8 @@ def test_a_process_goes_a_level_lower_once_only(tmp_path: Path) -> None:
 def test_groups_of_a_dead_service_are_removed_and_those_of_a_living_one_stay(tmp_path: Path) -> None:
     dead = tmp_path / f"spillbox-999999999-1-{pid_namespace()}-0"
     (dead / "run").mkdir(parents=True)
-    stay = [f"spillbox-{identity_of(os.getpid())}-{pid_namespace()}-0", "spillbox-999999999-1-1-0", "spillbox-service"]
+    stay = [f"spillbox-{identity_of(os.getpid())}-{pid_namespace()}-0", "spillbox-999999999-1-1-0", "spillbox-service",
+            "spillbox-2.service", "spillbox-999999999-1-x"]  # fmt: skip
     for name in stay:
         (tmp_path / name).mkdir()
     cgroups._reap(tmp_path)
