@@ -5,7 +5,7 @@ import secrets
 from datetime import UTC, datetime
 
 from pydantic import BaseModel, ConfigDict
-from sqlalchemy import Boolean, Column, DateTime, MetaData, RowMapping, String, Table, exists, select, update
+from sqlalchemy import Boolean, Column, DateTime, MetaData, RowMapping, String, Table, bindparam, exists, select, update
 
 from sandbox.database import Database, with_zone
 from sandbox.errors import InvalidArguments, NotFound
@@ -26,6 +26,10 @@ _keys = Table(
     Column("made_at", DateTime(timezone=True), nullable=False),
     Column("revoked_at", DateTime(timezone=True)),
 )
+
+# Made once, since each request asks: making a statement takes as long as doing it.
+_find = select(_keys).where((_keys.c.sha256 == bindparam("of_text")) & _keys.c.revoked_at.is_(None))
+_any = select(exists(select(_keys)))
 
 
 class Key(BaseModel):
@@ -65,9 +69,8 @@ class Keys:
 
     def find(self, text: str) -> Key | None:
         """The key of this text, if there is one and it was not revoked."""
-        statement = select(_keys).where((_keys.c.sha256 == _hash(text)) & _keys.c.revoked_at.is_(None))
         with self._database.reading() as db:
-            row = db.execute(statement).mappings().first()
+            row = db.execute(_find, {"of_text": _hash(text)}).mappings().first()
         return None if row is None else _key(row)
 
     def all(self) -> list[Key]:
@@ -78,7 +81,7 @@ class Keys:
     def any(self) -> bool:
         """Whether there ever was one: from then on nobody is answered without a key, also when all are revoked."""
         with self._database.reading() as db:
-            return bool(db.execute(select(exists(select(_keys)))).scalar())
+            return bool(db.execute(_any).scalar())
 
     def revoke(self, key_id: str) -> Key:
         """End a key, at once and for ever; raises `NotFound`."""
