@@ -67,6 +67,7 @@ _log = logging.getLogger(__name__)
 _SPARE_DISK_BYTES = 256 << 20
 """Left free on the disk, whatever is written."""
 _OF_SAVED = ("path", "format", "rows", "columns", "rows_at", "complete")
+_PAY_SECONDS = 1
 KEEP_RESULTS = timedelta(days=7)
 OUTER, UNKNOWN = "outer", "unknown"
 """What observers are told in the place of names that others chose: of a tool of another program, and of none."""
@@ -426,19 +427,18 @@ class Toolbox:
             status, answer = "interrupted", _problem("interrupted", self._why_stopped())
             raise
         finally:
-            if is_begun:
-                await self._settle(
-                    workspace_id, call_id, lambda: self.records.finish(workspace_id, call_id, status, answer)
-                )
-            else:
-                await self._settle(workspace_id, call_id, lambda: self.records.forget(workspace_id, call_id))
+            this = (workspace_id, call_id)
+            how = (
+                partial(self.records.finish, *this, status, answer) if is_begun else partial(self.records.forget, *this)
+            )
+            await self._settle(*this, how)
         return output
 
-    async def _settle(self, workspace_id: str, call_id: str, settle: Callable[[], None]) -> None:
+    async def _settle(self, workspace_id: str, call_id: str, how: Callable[[], None]) -> None:
         """Write down how a call ended; what finds no room, or the ledger locked for long, is written later."""
         try:
             try:
-                settle()
+                how()
             except LedgerLocked:
                 await in_ledger(self.records.pay, workspace_id, call_id)
         except (SQLAlchemyError, Busy, ServiceFull):
@@ -450,7 +450,7 @@ class Toolbox:
     async def _pay(self) -> None:
         """Until what is owed is written no other service runs in the workspace."""
         while self.records.owes:
-            await asyncio.sleep(PAUSE_SECONDS)
+            await asyncio.sleep(_PAY_SECONDS)
             with suppress(SQLAlchemyError, Busy, ServiceFull):
                 self.records.pay()
 
