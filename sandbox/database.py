@@ -49,7 +49,7 @@ class Database:
             if migrations.version_of(db) == migrations.VERSION:
                 return
             migrations.require_not_newer(db)
-        self.again_while_locked(self._migrated)
+        self._again_while_locked(self._migrated)
 
     def _migrated(self) -> None:
         with self.writing() as db:
@@ -102,10 +102,9 @@ class Database:
 
         It blocks, so not for an event loop.
         """
-        return self.again_while_locked(lambda: self._written(statement, row))
+        return self._again_while_locked(lambda: self._written(statement, row))
 
-    def again_while_locked(self, work: Callable[[], T]) -> T:
-        """Do something, again while the database is locked. It blocks for up to some seconds."""
+    def _again_while_locked(self, work: Callable[[], T]) -> T:
         for _ in range(TRIES):
             try:
                 return work()

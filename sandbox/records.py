@@ -8,7 +8,7 @@ service has ended is `interrupted`; on one machine the lease is the life of the 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -31,13 +31,14 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import IntegrityError, InterfaceError, OperationalError, SQLAlchemyError
 
 from sandbox.database import Database, with_zone
 from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, ServiceFull, SpillboxError
 from sandbox.processes import identity_of, lives
 
 _MAX_ARGUMENT_CHARACTERS = 4096
+_MAY_PASS = (LedgerLocked, ServiceFull, OperationalError, InterfaceError)
 
 
 class State(StrEnum):
@@ -155,8 +156,8 @@ class Acceptance(StrEnum):
 class Records:
     """The ledger of one data folder or database. Its methods block on the database.
 
-    How a call ended may find no room, or the database locked: it is owed then, and written by `pay`, and before anything is
-    asked of the ledger that hangs on it: the same id again, or the workspace that it ran in.
+    How a call ended may find no room, or the database locked: it is owed then, and written by `pay`, and before anything goes
+    on that hangs on it: a call with the same id, or a run in the workspace that it still claims.
     """
 
     def __init__(self, database: Database) -> None:
@@ -180,7 +181,7 @@ class Records:
             "fingerprint": hashlib.sha256(json.dumps([tool, arguments], sort_keys=True).encode()).hexdigest(),
             "state": State.ACCEPTED, "owner": self._owner, "accepted_at": datetime.now(UTC), "caller": caller,
         }  # fmt: skip
-        self.pay(workspace, call_id)
+        self._pay(workspace, call_id)
         try:
             with self.database.writing() as db:
                 db.execute(_insert, row)
@@ -196,11 +197,12 @@ class Records:
     def claim(self, workspace: str, call_id: str) -> None:
         """Claim the workspace for a run, until the call is finished; raises `Busy` while another process runs in it."""
         claimed = {**_this(workspace, call_id), "claimed": workspace}
-        self._pay(lambda of_workspace, _: of_workspace == workspace)
         try:
             with self.database.writing() as db:
                 db.execute(_claim, claimed)
         except IntegrityError:
+            for owed in [owed for owed in self._owed if owed[0] == workspace]:
+                self._pay(*owed)
             self.recover()  # the other process may have died without anyone's notice
         else:
             return
@@ -215,43 +217,51 @@ class Records:
     def finish(self, workspace: str, call_id: str, status: str, answer: str) -> None:
         """Write down what came of a call, as JSON, and let others run in the workspace; without effect if it is not ours.
 
-        Where it raises `LedgerLocked` or `ServiceFull` it is owed: ask `pay`, and not this again.
+        Where it raises what may pass, `LedgerLocked` or `ServiceFull`, it is owed: ask `pay`, and not this again.
         """
         came = {"with_status": status, "with_answer": answer, "at": datetime.now(UTC)}
-        self._owed[workspace, call_id] = ((_finish, {**self._mine(workspace, call_id), **came}),)
-        self.pay(workspace, call_id)
+        self._settle(workspace, call_id, (_finish, {**self._mine(workspace, call_id), **came}))
 
     def forget(self, workspace: str, call_id: str) -> None:
         """Take back a call that was not begun, so that its id can be tried again; raises as `finish` does."""
         this = _this(workspace, call_id)
-        self._owed[workspace, call_id] = ((_forget, self._mine(workspace, call_id)), (_forget_expansion, this))
-        self.pay(workspace, call_id)
+        self._settle(workspace, call_id, (_forget, self._mine(workspace, call_id)), (_forget_expansion, this))
 
     @property
     def owes(self) -> bool:
         """Whether there is something for `pay` to write."""
         return bool(self._owed)
 
-    def pay(self, workspace: str | None = None, call_id: str | None = None) -> None:
-        """Write what is owed; raises only if that fails for this call, or, if none is named, for any."""
-        self._pay(lambda *owed: workspace is None or owed == (workspace, call_id))
-
-    def _pay(self, is_needed: Callable[[str, str], bool]) -> None:
-        """Write what is owed, each by itself, since one may be too large; raises for what is needed now, which comes first."""
-        for owed in sorted(self._owed, key=lambda owed: not is_needed(*owed)):
+    def pay(self) -> None:
+        """Write all that is owed; raises at the end what kept anything from being written."""
+        first: Exception | None = None
+        for owed in list(self._owed):
             try:
-                with self.database.writing() as db:
-                    for statement, row in self._owed[owed]:
-                        db.execute(statement, row)
-            except Exception as fault:
-                if not isinstance(fault, (LedgerLocked, ServiceFull, OperationalError)):
-                    del self._owed[owed]  # it can't be written at all
-                if is_needed(*owed):
-                    raise
-                if isinstance(fault, LedgerLocked):
-                    return  # for all of them
-            else:
-                del self._owed[owed]
+                self._pay(*owed)
+            except LedgerLocked:  # for all of them
+                raise
+            except (SQLAlchemyError, ServiceFull) as fault:  # others may be smaller
+                first = first or fault
+        if first is not None:
+            raise first
+
+    def _settle(self, workspace: str, call_id: str, *writes: tuple[Executable, dict[str, Any]]) -> None:
+        self._owed[workspace, call_id] = writes
+        try:
+            self._pay(workspace, call_id)
+        except _MAY_PASS:
+            raise
+        except BaseException:  # it can't be written at all
+            del self._owed[workspace, call_id]
+            raise
+
+    def _pay(self, workspace: str, call_id: str) -> None:
+        """Write what is owed of one call, if anything."""
+        if (workspace, call_id) in self._owed:
+            with self.database.writing() as db:
+                for statement, row in self._owed[workspace, call_id]:
+                    db.execute(statement, row)
+            del self._owed[workspace, call_id]
 
     def _mine(self, workspace: str, call_id: str) -> dict[str, Any]:
         return {**_this(workspace, call_id), "of_owner": self._owner}
@@ -291,7 +301,7 @@ class Records:
     def close(self) -> None:
         """Close the database."""
         with suppress(SQLAlchemyError, SpillboxError):  # then these calls are found interrupted
-            self.database.again_while_locked(self.pay)
+            self.pay()
         self.database.close()
 
 

@@ -67,7 +67,7 @@ _log = logging.getLogger(__name__)
 _SPARE_DISK_BYTES = 256 << 20
 """Left free on the disk, whatever is written."""
 _OF_SAVED = ("path", "format", "rows", "columns", "rows_at", "complete")
-_PAY_SECONDS = 1
+_MOST_PAUSE_SECONDS = 5
 KEEP_RESULTS = timedelta(days=7)
 OUTER, UNKNOWN = "outer", "unknown"
 """What observers are told in the place of names that others chose: of a tool of another program, and of none."""
@@ -163,6 +163,8 @@ class Toolbox:
         await self.drain(0)
         if self._paying is not None:
             self._paying.cancel()
+        with suppress(SQLAlchemyError, Busy, ServiceFull):
+            await in_ledger(self.records.pay)
         await self.runtime.close()
         self.records.close()
 
@@ -216,9 +218,7 @@ class Toolbox:
         elif not CALL_ID.fullmatch(call_id):
             raise InvalidArguments("The id of a call is 1 to 128 letters, digits, '.', '_', ':' or '-'.")
         try:
-            acceptance = await in_ledger(
-                self.records.accept, call_id, workspace.id, tool.name, arguments, caller.identity
-            )
+            acceptance = await self._accept(call_id, workspace.id, tool.name, arguments, caller.identity)
         except RecursionError:
             raise InvalidArguments(f"The arguments of {tool.name} are nested too deeply.") from None
         if acceptance is Acceptance.DONE:
@@ -269,7 +269,7 @@ class Toolbox:
         workspace = self.workspaces.open(outer_call.workspace_id)
         call_id = new_call_id()
         caller = outer_call.caller
-        await in_ledger(self.records.accept, call_id, workspace.id, tool.name, outer_call.arguments, caller.identity)
+        await self._accept(call_id, workspace.id, tool.name, outer_call.arguments, caller.identity)
 
         async def work() -> Handed:
             expanded = Expanded(outer_call.arguments)
@@ -431,26 +431,35 @@ class Toolbox:
             how = (
                 partial(self.records.finish, *this, status, answer) if is_begun else partial(self.records.forget, *this)
             )
-            await self._settle(*this, how)
+            self._settle(call_id, how)
         return output
 
-    async def _settle(self, workspace_id: str, call_id: str, how: Callable[[], None]) -> None:
-        """Write down how a call ended; what finds no room, or the ledger locked for long, is written later."""
+    async def _accept(
+        self, call_id: str, workspace_id: str, tool: str, arguments: Mapping[str, Any], identity: str | None
+    ) -> Acceptance:
+        acceptance = await in_ledger(self.records.accept, call_id, workspace_id, tool, arguments, identity)
+        if acceptance is Acceptance.MINE and self.is_draining:  # since it waited for the ledger
+            self._settle(call_id, partial(self.records.forget, workspace_id, call_id))
+            self.require_taking()
+        return acceptance
+
+    def _settle(self, call_id: str, how: Callable[[], None]) -> None:
+        """Write down how a call ended; the answer does not wait for room, or for another program that has the ledger locked."""
         try:
-            try:
-                how()
-            except LedgerLocked:
-                await in_ledger(self.records.pay, workspace_id, call_id)
-        except (SQLAlchemyError, Busy, ServiceFull):
+            how()
+        except LedgerLocked:
+            pass  # as it is for moments, where several services have one folder
+        except (SQLAlchemyError, ServiceFull):
             _log.exception("the answer of the call %s could not be recorded yet; it is given all the same", call_id)
-        finally:
-            if self.records.owes and (self._paying is None or self._paying.done()):
-                self._paying = asyncio.create_task(self._pay())
+        if self.records.owes and (self._paying is None or self._paying.done()):
+            self._paying = asyncio.create_task(self._pay())
 
     async def _pay(self) -> None:
-        """Until what is owed is written no other service runs in the workspace."""
+        """Write what the ledger is owed: until then no other service runs in the workspace."""
+        seconds = PAUSE_SECONDS
         while self.records.owes:
-            await asyncio.sleep(_PAY_SECONDS)
+            await asyncio.sleep(seconds)
+            seconds = min(2 * seconds, _MOST_PAUSE_SECONDS)
             with suppress(SQLAlchemyError, Busy, ServiceFull):
                 self.records.pay()
 

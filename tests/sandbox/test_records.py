@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import StatementError
 
-from sandbox.errors import Busy, IdReused, LedgerLocked, NotFound, ServiceFull, SetupFailed
+from sandbox.errors import Busy, Draining, IdReused, LedgerLocked, NotFound, ServiceFull, SetupFailed
 from sandbox.records import Acceptance, Records, State
 from sandbox.spills.spill import Received
 from sandbox.tools.outer import Caller
@@ -144,12 +144,33 @@ def test_an_answer_that_finds_no_room_refuses_no_other_call(records: Records) ->
     _let_grow(records, pages=pages + 10)
     with pytest.raises(ServiceFull):
         records.finish("w", "a", "ok", json.dumps("x" * 100_000))
-    assert records.accept("c", "other", "delete_file", {}) is Acceptance.MINE
+    for workspace in ("other", "w"):
+        assert records.accept("c", workspace, "delete_file", {}) is Acceptance.MINE
+        records.claim(workspace, "c")
     records.finish("w", "b", "ok", "{}")
     assert records.get("w", "b").state is State.DONE
     assert records.get("w", "a").state is State.ACCEPTED
     with pytest.raises(ServiceFull):
         records.accept("a", "w", "t", {})
+
+
+def test_of_what_is_owed_all_is_written_that_has_room(tmp_path: Path) -> None:
+    records = Records.in_folder(tmp_path)
+    for name in "ab":
+        records.accept(name, "w", "t", {})
+    with _locked(tmp_path):
+        for name, answer in (("a", "x" * 100_000), ("b", "x")):
+            with pytest.raises(LedgerLocked):
+                records.finish("w", name, "ok", json.dumps({"text": answer}))
+    _let_grow(records, pages=1)
+    with pytest.raises(ServiceFull):
+        records.pay()
+    assert [records.get("w", name).state for name in "ab"] == [State.ACCEPTED, State.DONE]
+    assert records.owes
+    _let_grow(records, pages=1 << 30)
+    records.pay()
+    assert records.get("w", "a").state is State.DONE
+    assert not records.owes
 
 
 @contextmanager
@@ -175,7 +196,7 @@ def test_a_workspace_is_free_when_its_run_has_ended_though_the_ledger_was_locked
 async def test_how_a_call_ended_is_written_when_another_program_lets_the_ledger_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandbox.tools.toolbox.TRIES", 1)
+    """The answer does not wait for that, so that nothing can come between it and its caller."""
     async with open_toolbox(tmp_path, runtime="none") as box:
         tool = box.tools["list_files"]
 
@@ -190,6 +211,19 @@ async def test_how_a_call_ended_is_written_when_another_program_lets_the_ledger_
         async with asyncio.timeout(20):
             while box.records.get("w", "a").state is not State.DONE:
                 await asyncio.sleep(0.01)
+
+
+async def test_a_call_that_waited_for_the_ledger_while_the_service_was_stopped_is_not_begun(tmp_path: Path) -> None:
+    async with open_toolbox(tmp_path, runtime="none") as box:
+        with _locked(tmp_path):
+            late = asyncio.create_task(box.call("write_file", "w", {"path": "a", "content": "x"}, call_id="late"))
+            await asyncio.sleep(0.01)
+            assert await box.drain(0) == 0
+        with pytest.raises(Draining):
+            await late
+        with pytest.raises(NotFound):
+            box.records.get("w", "late")
+        assert box.workspaces.open("w").list_files() == []
 
 
 async def test_an_id_that_is_sent_again_while_its_end_waits_for_the_ledger_acts_once(
