@@ -425,11 +425,11 @@ async def _clean_up(settings: Settings) -> Cleaned:
         with opening(settings.data_dir):
             async with toolbox_of(settings, runtime="none") as box:
                 return await box.clean(gone)
-    except SpillboxError:
+    except Exception:
         if gone:
             size = sum(info.bytes for _, info in gone)
             print(
-                f"Removed {len(gone):,} files of {size:,} bytes; that they expired could not be noted.", file=sys.stderr
+                f"Removed {len(gone):,} files of {size:,} bytes; that they expired may not be noted.", file=sys.stderr
             )
         raise
 

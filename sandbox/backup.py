@@ -141,8 +141,9 @@ def _require_records(file: Path, ledger: Path) -> None:
         if not ledger.is_file():
             raise SetupFailed(f"{file} is no backup of Spillbox: it has no {LEDGER}. Nothing was changed.")
         with closing(sqlite3.connect(ledger)) as records:
-            if records.execute("SELECT 1 FROM sqlite_master").fetchone() is None:
-                raise SetupFailed(f"{file} is no backup of Spillbox: its {LEDGER} is empty. Nothing was changed.")
+            is_ours = records.execute("SELECT 1 FROM sqlite_master WHERE name = 'calls'").fetchone() is not None
+            if not is_ours or records.execute("PRAGMA quick_check").fetchone() != ("ok",):
+                raise sqlite3.DatabaseError("it is damaged" if is_ours else "it is another program's")
     except sqlite3.Error as fault:
         raise SetupFailed(
             f"{file} is no backup of Spillbox: its {LEDGER} can't be read ({fault}). Nothing was changed."

@@ -32,9 +32,10 @@ def clean(
 
     Who asks for one of the files afterwards is told that it expired, and when; for one that is ``gone`` already too.
     """
+    removed = [*gone]
+    unnoted = [one for one in gone if not _could_note(catalog, *one)]
     workspaces.sweep()
     attachments.sweep()
-    removed, unnoted = [*gone], [*gone]
     for workspace, info in _expired(workspaces, keep):
         is_noted = _could_note(catalog, workspace.id, info)
         if _could_remove(workspace, info):

@@ -20,7 +20,7 @@ from sandbox.processes import has_ended, identity_of, pid_namespace
 
 _PREFIX = "spillbox-"
 _LOWER = f"{_PREFIX}service"
-_NAME = re.compile(rf"{_PREFIX}(?P<identity>\d+-\d+)-(?P<namespace>\d+)-\d+")
+_NAME = re.compile(rf"{_PREFIX}(?P<identity>[0-9]+-[0-9]+)-(?P<namespace>[0-9]+)-[0-9]+")
 _numbers = itertools.count()
 _MOUNTS = Path("/proc/self/mountinfo")
 _OWN = Path("/proc/self/cgroup")

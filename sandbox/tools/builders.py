@@ -191,7 +191,7 @@ async def build_csv(call: Call, given: BuildCsvInput) -> BuildCsvOutput:
 
     async with call.queue.place(call.workspace.id), reading(call, given) as readable:
         with call.observers.watch("build", "csv") as building:
-            output = await asyncio.to_thread(work, readable)
+            output = await call.change(lambda: work(readable))
             building.amounts = {"bytes": output.bytes, "rows": output.rows_written}
             return output
 
@@ -218,7 +218,7 @@ async def build_excel(call: Call, given: BuildExcelInput) -> BuildExcelOutput:
     async with call.queue.place(call.workspace.id), AsyncExitStack() as stack:
         sources = [await stack.enter_async_context(reading(call, one)) for one in given.sheets]
         with call.observers.watch("build", "xlsx") as building:
-            output = await asyncio.to_thread(work, sources)
+            output = await call.change(lambda: work(sources))
             building.amounts = {"bytes": output.bytes, "rows": sum(table.rows_written for table in output.tables)}
             return output
 

@@ -225,7 +225,7 @@ async def write_file(call: Call, given: WriteFileInput) -> FileChange:
     """Write a text file."""
     content = _encoded("content", given.content)
     async with call.queue.turn(call.workspace.id):
-        return await asyncio.to_thread(call.workspace.write, given.path, content)
+        return await call.change(lambda: call.workspace.write(given.path, content))
 
 
 def _encoded(name: str, text: str) -> bytes:
@@ -257,7 +257,7 @@ async def edit_file(call: Call, given: EditFileInput) -> FileChange:
         return call.workspace.write(given.path, content.replace(old, new))
 
     async with call.queue.turn(call.workspace.id):
-        return await asyncio.to_thread(edit)
+        return await call.change(edit)
 
 
 def _advice(content: bytes, old: bytes, count: int) -> str:
@@ -279,7 +279,7 @@ class DeleteFileInput(ToolInput):
 async def delete_file(call: Call, given: DeleteFileInput) -> FileChange:
     """Delete a file or a folder."""
     async with call.queue.turn(call.workspace.id):
-        return await asyncio.to_thread(call.workspace.delete, given.path)
+        return await call.change(lambda: call.workspace.delete(given.path))
 
 
 TOOLS: tuple[AnyTool, ...] = (

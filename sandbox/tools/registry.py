@@ -1,6 +1,9 @@
 """What a tool is: a name, a description for a model, an input and an output model, and a function."""
 
+import asyncio
+import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -18,6 +21,7 @@ from sandbox.workspace import Workspace
 
 Input = TypeVar("Input", bound=BaseModel)
 Output = TypeVar("Output", bound=BaseModel)
+T = TypeVar("T")
 
 
 class ToolInput(BaseModel):
@@ -30,6 +34,10 @@ OnProgress = Callable[[dict[str, int]], None]
 """Told how far a long call is, such as ``{"rows_written": 120000}``; from another thread."""
 Sign = Callable[[str], str]
 """Makes of a path of the service the link that a user can open."""
+
+
+class Stopped(Exception):
+    """Raised in the thread of a call that is to end."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +56,30 @@ class Call:
     on_progress: OnProgress | None = None
     caller: Caller = field(default_factory=Caller)
     observers: Observers = field(default_factory=Observers)
+    _stop: threading.Event = field(default_factory=threading.Event)
 
     def progress(self, **counts: int) -> None:
-        """Tell how far it is."""
+        """Tell how far it is; raises `Stopped` if the call is stopped."""
+        if self._stop.is_set():
+            raise Stopped
         if self.on_progress is not None:
             self.on_progress(counts)
+
+    async def change(self, work: Callable[[], T]) -> T:
+        """Change files, on a thread. If the call is stopped meanwhile, it ends when the thread does: by what came of it, or, if it
+        could be stopped at a `progress`, as a call that changed nothing.
+        """
+        working = asyncio.ensure_future(asyncio.to_thread(work))
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            self._stop.set()
+            while not working.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([working])
+            if isinstance(working.exception(), Stopped):
+                raise
+            return working.result()
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,10 @@ from sandbox.workspace.store import Store, Version
 _log = logging.getLogger(__name__)
 
 
+class Vanished(Exception):
+    """Another process has removed the file that was to be replaced or removed; nothing was changed."""
+
+
 class _Step(NamedTuple):
     """How to take one change back."""
 
@@ -54,7 +58,7 @@ class Changes:
             )
 
     def place(self, name: str, segments: Segments) -> int | None:
-        """As `Store.place`; gives how many bytes the file had that was there, or None."""
+        """As `Store.place`; gives how many bytes the file had that was there, or None. Raises `Vanished`."""
         old_size = self._store.size(segments)
         aside = self._keep(segments) if old_size is not None else ""
         self._will_be(segments, self._store.version_of_new(name), aside)
@@ -62,7 +66,7 @@ class Changes:
         return old_size
 
     def remove(self, segments: Segments) -> None:
-        """Remove a file."""
+        """Remove a file; raises `Vanished`."""
         self._will_be(segments, None, self._keep(segments))
         self._store.remove(segments)
 
@@ -83,7 +87,10 @@ class Changes:
 
     def _keep(self, segments: Segments) -> str:
         """The name that a file has under ``incoming/`` now too."""
-        name = self._store.link_aside(segments)
+        try:
+            name = self._store.link_aside(segments)
+        except FileNotFoundError:
+            raise Vanished from None
         self._aside.append(name)
         return name
 

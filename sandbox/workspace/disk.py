@@ -29,6 +29,7 @@ class Quota:
         self._full = full
         self._lock = threading.Lock()
         self._used = 0
+        self._reserved = 0
         self._measured_at = float("-inf")
 
     def take(self, count: int) -> None:
@@ -43,16 +44,24 @@ class Quota:
         with self._lock:
             self._used += count
 
-    def left(self, wanted: int) -> int:
-        """Bytes for which there is room; measured again where it would be too little for so many."""
+    def reserve(self, most: int) -> int:
+        """Keep others from room for as many bytes as there is room for, at most ``most``, until `give_back`."""
         with self._lock:
-            return max(0, self._left(wanted))
+            reserved = max(0, min(most, self._left(most)))
+            self._reserved += reserved
+            return reserved
+
+    def give_back(self, reserved: int) -> None:
+        """What was reserved is written and noted, or will not be written."""
+        with self._lock:
+            self._reserved -= reserved
 
     def _left(self, count: int) -> int:
         age = time.monotonic() - self._measured_at
-        if age > _MEASURED_SECONDS or (self._used + count > self._most_bytes and age > _MEASURED_AGAIN_SECONDS):
+        taken = self._used + self._reserved
+        if age > _MEASURED_SECONDS or (taken + count > self._most_bytes and age > _MEASURED_AGAIN_SECONDS):
             self._used, self._measured_at = self._measure(), time.monotonic()
-        return self._most_bytes - self._used
+        return self._most_bytes - self._used - self._reserved
 
 
 class Disk:
@@ -136,10 +145,23 @@ class TenantDisk:
         if of_service and self._disk.quota is not None:
             self._disk.quota.note(-count)
 
-    @property
-    def quota(self) -> Quota | None:
-        """The tenant's own, if it has one."""
-        return self._quota
+    @contextmanager
+    def reserving(self) -> Iterator[Callable[[int], int]]:
+        """Gives a function to call once: how many of so many more bytes the tenant has room for, kept until the ``with`` ends."""
+        reserved = 0
+
+        def reserve(most: int) -> int:
+            nonlocal reserved
+            if self._quota is None:
+                return most
+            reserved = self._quota.reserve(most)
+            return reserved
+
+        try:
+            yield reserve
+        finally:
+            if self._quota is not None:
+                self._quota.give_back(reserved)
 
     @contextmanager
     def taking(self) -> Iterator[Callable[[int], None]]:
@@ -192,5 +214,5 @@ def used_bytes(folder: Path) -> int:
 
 
 def used_of_tenant(workspaces: Path, tenant: str) -> int:
-    """Bytes of all files of a tenant's workspaces."""
-    return sum(used_bytes(folder) for folder in workspaces.iterdir() if tenant_of(folder.name) == tenant)
+    """Bytes of all files of a tenant's workspaces; of those that have not got their place yet, none."""
+    return sum(used_bytes(folder / "files") for folder in workspaces.iterdir() if tenant_of(folder.name) == tenant)

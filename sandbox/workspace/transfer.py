@@ -17,13 +17,14 @@ from typing import Literal, NamedTuple, Protocol
 
 from sandbox.errors import QuotaExceeded, ServiceFull
 from sandbox.job import FileChange, Skipped
-from sandbox.workspace.changes import Changes
+from sandbox.workspace.changes import Changes, Vanished
 from sandbox.workspace.paths import MAX_DEPTH, Segments, name_of
 from sandbox.workspace.store import Store, Version
 from sandbox.workspace.tree import CREATE, Entry, Identity, Tree, acting_as, copy, pages
 
 NEVER_KEPT = b"__pycache__"  # byte code of one run must not be executed by the next
 _CHUNK_BYTES = 1 << 20
+_WRITTEN = "another call wrote or deleted it while the script ran, and that stays"
 _LAST_NS = 253_402_300_799 * 10**9  # in the year 9999; a guest may set any time, and a calendar ends there
 
 
@@ -156,13 +157,6 @@ def _put(ours: Tree, guest: GuestTree, segments: Segments) -> Version | None:
         os.close(source)
 
 
-class Bound(NamedTuple):
-    """How many bytes a workspace may hold after a run, and whose limit that is."""
-
-    bytes: int
-    whose: str
-
-
 class Taken(NamedTuple):
     """What came of a run."""
 
@@ -174,16 +168,17 @@ class Taken(NamedTuple):
 
 
 def commit(
-    store: Store, guest: GuestTree, manifest: Manifest, *, leave_out: frozenset[bytes], bound: Callable[[int], Bound]
-) -> Taken:
+    store: Store, guest: GuestTree, manifest: Manifest, *, leave_out: frozenset[bytes], max_bytes: int,
+    reserve: Callable[[int], int],
+) -> Taken:  # fmt: skip
     """Take what a run changed in its tmpfs; call it only when every process of the run is gone.
 
     Nothing is taken if not all of it comes, or can be put in its place: it raises then what the guest's tree raises, or
     `ServiceFull` if the disk has no room.
 
-    ``bound`` is asked with the bytes that the guest's files have. A file that was written again as it was is modified too: a
-    script that makes the same document once more has made it. What another process has written since `copy_in` stays as that
-    one wrote it.
+    ``max_bytes`` bounds what a workspace holds, in whole pages; ``reserve`` is asked by how many bytes the files may be longer than
+    before, with by how many they are. A file that was written again as it was is modified too: a script that makes the same
+    document once more has made it. What another process has written since `copy_in` stays as that one wrote it.
     """
     skipped: list[Skipped] = []
     entries = guest.entries(leave_out, skipped)
@@ -194,8 +189,10 @@ def commit(
         entries,
         key=lambda entry: (entry[0] not in manifest.files, store.size(entry[0]) != entry[1].st_size, entry[0]),
     )
-    files = sum(pages(status.st_size) for _, status in entries if stat.S_ISREG(status.st_mode))
-    wanted, too_much = _choose(by_age, skipped, bound(files))
+    sizes = [status.st_size for _, status in entries if stat.S_ISREG(status.st_mode)]
+    held_bytes = sum(manifest.versions[segments].size for segments in manifest.files)
+    tenant_bytes = held_bytes + reserve(max(0, sum(sizes) - held_bytes))
+    wanted, too_much = _choose(by_age, manifest, skipped, max_bytes, tenant_bytes)
     new: list[_New] = []
     try:
         with _full_disk_told():
@@ -207,9 +204,10 @@ def commit(
     return Taken(sorted(changes, key=lambda change: change.path), skipped, grown_bytes)
 
 
-def _choose(entries: list[Entry], skipped: list[Skipped], bound: Bound) -> tuple[list[Entry], set[Segments]]:
-    """The files to take, within the quota, and those over it."""
-    max_bytes = bound.bytes
+def _choose(
+    entries: list[Entry], manifest: Manifest, skipped: list[Skipped], max_bytes: int, tenant_bytes: int
+) -> tuple[list[Entry], set[Segments]]:
+    """The files to take, within both quotas, and those over one, of which one that was there before stays as it was."""
     wanted: list[Entry] = []
     too_much: set[Segments] = set()
     taken: dict[int, Segments] = {}
@@ -217,10 +215,16 @@ def _choose(entries: list[Entry], skipped: list[Skipped], bound: Bound) -> tuple
         if stat.S_ISDIR(status.st_mode):
             continue
         reason = _reason_to_skip(segments, status, taken.get(status.st_ino))
+        size = status.st_size
         # The tmpfs held the quota in blocks; what a sparse file claims to hold may be more.
-        if reason is None and (max_bytes := max_bytes - pages(status.st_size)) < 0:
-            reason = f"over the bytes that {bound.whose} may hold"
+        if reason is None and (pages(size) > max_bytes or size > tenant_bytes):
+            whose = "a workspace" if pages(size) > max_bytes else "this tenant"
+            reason = f"over the bytes that {whose} may hold"
             too_much.add(segments)
+            size = manifest.versions[segments].size if segments in manifest.files else 0
+        if reason is None or segments in too_much:
+            max_bytes -= pages(size)
+            tenant_bytes -= size
         if reason is None:
             wanted.append((segments, status))
             taken[status.st_ino] = segments
@@ -300,7 +304,10 @@ def _is_as_before(store: Store, manifest: Manifest, entry: Entry, source: int) -
 
 
 def _equals(store: Store, segments: Segments, theirs: int) -> bool:
-    ours = store.open_file(segments)
+    try:
+        ours = store.open_file(segments)
+    except FileNotFoundError:  # now
+        return True
     try:
         while True:
             one, other = os.read(ours, _CHUNK_BYTES), os.read(theirs, _CHUNK_BYTES)
@@ -330,7 +337,7 @@ def _put_in_place(
         if any(segments[:depth] in theirs for depth in range(1, len(segments))):
             keep(segments, "another call wrote a file where it needs a folder")
         elif store.version(segments) != manifest.versions.get(segments):
-            keep(segments, "another call wrote or deleted it while the script ran, and that stays")
+            keep(segments, _WRITTEN)
         return segments not in theirs
 
     with Changes(store) as changes:
@@ -339,14 +346,22 @@ def _put_in_place(
             nonlocal grown_bytes
             size = store.size(segments)
             if size is not None and is_ours(segments):
-                changes.remove(segments)
+                try:
+                    changes.remove(segments)
+                except Vanished:
+                    keep(segments, _WRITTEN)
+                    return
                 grown_bytes -= size
                 found.append(FileChange(path=name_of(segments), bytes=size, change="deleted"))
 
         def place(one: _New) -> None:
             nonlocal grown_bytes
             if is_ours(one.segments):
-                old_size = changes.place(one.name, one.segments)
+                try:
+                    old_size = changes.place(one.name, one.segments)
+                except Vanished:
+                    keep(one.segments, _WRITTEN)
+                    return
                 grown_bytes += one.size - (old_size or 0)
                 kind: Literal["modified", "created"] = "created" if old_size is None else "modified"
                 found.append(FileChange(path=name_of(one.segments), bytes=one.size, change=kind))

@@ -313,18 +313,17 @@ class Workspace:
 
     def commit(self, guest: GuestTree, manifest: Manifest) -> tuple[list[FileChange], list[Skipped]]:
         """Take what a run changed in its tree, when every process of the run is gone; see `transfer`."""
-        taken = transfer.commit(self._store, guest, manifest, leave_out=_READ_ONLY, bound=self._bound)
-        self._disk.note(taken.grown_bytes)
+        with self._disk.reserving() as reserve:
+            taken = transfer.commit(
+                self._store,
+                guest,
+                manifest,
+                leave_out=_READ_ONLY,
+                max_bytes=self.limits.workspace_bytes,
+                reserve=reserve,
+            )
+            self._disk.note(taken.grown_bytes)
         return taken.changes, taken.skipped
-
-    def _bound(self, wanted_bytes: int) -> transfer.Bound:
-        """For what a run may leave, which wants to have so many."""
-        if self._disk.quota is not None:
-            held_bytes = self.usage()[0]
-            of_tenant = held_bytes + self._disk.quota.left(wanted_bytes - held_bytes)
-            if of_tenant < self.limits.workspace_bytes:
-                return transfer.Bound(of_tenant, "this tenant")
-        return transfer.Bound(self.limits.workspace_bytes, "a workspace")
 
     @staticmethod
     def read_report(report_fd: int, identity: Identity, *, max_bytes: int) -> dict[str, bytes]:

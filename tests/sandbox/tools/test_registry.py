@@ -1,0 +1,80 @@
+"""A call that is stopped while a thread changes files for it: it has ended when the thread has, and says what came of it."""
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox.errors import Interrupted
+from sandbox.tools.toolbox import Toolbox
+from tests.conftest import box_over
+from tests.sandbox.tools.test_builders import write_rows
+
+
+@pytest.mark.parametrize("stop", ["cancel", "drain"])
+@pytest.mark.parametrize(("tool", "extension"), [("build_csv", "csv"), ("build_excel", "xlsx")])
+async def test_a_build_that_is_stopped_leaves_nothing(tmp_path: Path, tool: str, extension: str, stop: str) -> None:
+    async with box_over(tmp_path) as box:
+        workspace = box.workspaces.open("w")
+        workspace.make()
+        write_rows(workspace.files_folder / "rows.json", 100_000)
+        arguments = {"source": "rows.json", "output": f"out.{extension}"}
+        begun, told = asyncio.Event(), []
+        loop = asyncio.get_running_loop()
+
+        def on_progress(counts: dict[str, int]) -> None:
+            told.append(counts["rows_written"])
+            loop.call_soon_threadsafe(begun.set)
+
+        call = asyncio.create_task(box.call(tool, "w", arguments, call_id="c", on_progress=on_progress))
+        async with asyncio.timeout(60):
+            await begun.wait()
+        await (box.cancel("w", "c") if stop == "cancel" else box.drain(0))
+        until_then = len(told)
+        with pytest.raises(Interrupted):
+            await call
+        await asyncio.sleep(0.2)
+        assert len(told) == until_then
+        assert [info.path for info in workspace.list_files()] == ["rows.json"]
+        assert list(workspace.spool_folder.iterdir()) == []
+        assert box.records.get("w", "c").status == "interrupted"
+
+
+@pytest.mark.parametrize("stop", ["cancel", "drain"])
+async def test_a_change_that_was_made_is_told_as_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
+) -> None:
+    async with box_over(tmp_path) as box:
+        called, go_on = _slow_writes(box, monkeypatch)
+        call = asyncio.create_task(box.call("write_file", "w", {"path": "a", "content": "x"}, call_id="c"))
+        await called.wait()
+        stopping = asyncio.create_task(box.cancel("w", "c") if stop == "cancel" else _drained(box))
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        assert box.queue.turn("w").locked(), "nobody else changes the workspace meanwhile"  # type: ignore[attr-defined]
+        go_on.set()
+        await stopping
+        assert (await call).model_dump()["change"] == "created"
+        assert box.workspaces.open("w").read_bytes("a") == b"x"
+        assert box.records.get("w", "c").status == "ok"
+
+
+async def _drained(box: Toolbox) -> None:
+    await box.drain(0)
+
+
+def _slow_writes(box: Toolbox, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, threading.Event]:
+    called, go_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+    kind = type(box.workspaces.open("w"))
+    real = kind.write
+
+    def write(*arguments: Any) -> Any:
+        loop.call_soon_threadsafe(called.set)
+        go_on.wait()
+        return real(*arguments)
+
+    monkeypatch.setattr(kind, "write", write)
+    return called, go_on
