@@ -23,6 +23,7 @@ from sandbox.errors import (
     ReadOnly,
     ServiceFault,
     ServiceFull,
+    TenantFull,
     TooLarge,
 )
 from sandbox.job import Limits
@@ -38,7 +39,7 @@ from sandbox.workspace import (
     near_paths,
     segments_of,
 )
-from sandbox.workspace.disk import used_of_tenant
+from sandbox.workspace.disk import Quota, used_of_tenant
 from sandbox.workspace.store import Store
 from sandbox.workspace.tree import Entry
 
@@ -444,6 +445,58 @@ def test_a_tenants_bytes_are_counted_as_they_are_after_a_run(tmp_path: Path, new
     run(lambda guest: (guest / "passing").write_bytes(bytes(4 << 20)))
     run(lambda guest: (guest / "passing").unlink())
     assert run(lambda guest: (guest / "new").write_bytes(bytes(new_mib << 20))) == ([] if fits else ["new"])
+
+
+def test_a_file_that_has_no_room_costs_no_later_one_its_place(workspace: Workspace, guest: Path) -> None:
+    """A sparse file may claim more than the tmpfs of a run has."""
+    workspace.make()
+    fd = _open(guest)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
+    with (guest / "a-sparse").open("wb") as file:
+        file.truncate(Limits().workspace_bytes + 1)
+    (guest / "b").write_bytes(b"small")
+    changes, skipped = workspace.commit(FolderTree(fd, ME), manifest)
+    os.close(fd)
+    assert [change.path for change in changes] == ["b"]
+    assert [(one.path, one.reason) for one in skipped] == [("a-sparse", "over the bytes that a workspace may hold")]
+
+
+def test_runs_of_a_tenant_at_once_share_what_is_left() -> None:
+    quota = Quota(100, lambda: 20, lambda: TenantFull("full"))
+    assert [quota.reserve(60), quota.reserve(60)] == [60, 20]
+    with pytest.raises(TenantFull):
+        quota.take(1)
+    quota.note(50)
+    quota.give_back(60)
+    assert quota.reserve(100) == 10
+
+
+def test_a_file_that_another_process_removes_at_the_last_moment_is_no_fault(
+    workspace: Workspace, guest: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for path in ("changed", "read", "removed"):
+        workspace.write(path, b"old")
+
+    def link_aside(store: Store, segments: Segments) -> str:
+        (workspace.files_folder / name_of(segments)).unlink()
+        return real_link(store, segments)
+
+    def open_file(store: Store, segments: Segments) -> int:
+        (workspace.files_folder / name_of(segments)).unlink()
+        return real_open(store, segments)
+
+    fd = _open(guest)
+    manifest = workspace.copy_in(FolderTree(fd, ME))
+    (guest / "changed").write_bytes(b"new")
+    (guest / "removed").unlink()
+    real_link, real_open = Store.link_aside, Store.open_file
+    monkeypatch.setattr(Store, "link_aside", link_aside)
+    monkeypatch.setattr(Store, "open_file", open_file)
+    changes, skipped = workspace.commit(FolderTree(fd, ME), manifest)
+    os.close(fd)
+    assert (changes, {one.path for one in skipped}) == ([], {"changed", "removed"})
+    assert _contents(workspace) == {}
+    assert list(workspace.spool_folder.iterdir()) == []
 
 
 def _with_many_changes(workspace: Workspace, guest: Path) -> tuple[int, Manifest, dict[str, bytes]]:
