@@ -55,6 +55,11 @@ STATUS_BY_CODE = {
 }
 _REFUSED = -32000  # of JSON-RPC: the first of the numbers that a server may give a meaning of its own
 _CODE_BY_STATUS = {401: "unauthorized", 403: "forbidden", 404: "not_found", 405: "method_not_allowed"}
+_DETAIL_BY_STATUS = {
+    404: "There is no such route. GET /docs lists those that there are.",
+    405: "The route has no such method. The header Allow names those that it has.",
+}
+"""Of requests that no route of ours has answered."""
 _MEDIA_TYPE = "application/problem+json"
 _NAME = "Problem"
 _CONTENT = {_MEDIA_TYPE: {"schema": {"$ref": f"#/components/schemas/{_NAME}"}}}
@@ -85,7 +90,7 @@ def problem_of(fault: SpillboxError) -> Problem:
 def unexpected(fault: Exception, what: str) -> Problem:
     """The problem that stands for a mistake of ours; the fault goes to the log."""
     _log.error("%s failed", what, exc_info=fault)
-    detail = "The service made a mistake. Its log has the details."
+    detail = "The service made a mistake. Its log has the details, at the X-Request-Id of this answer."
     return Problem(title="Internal Server Error", status=500, code="internal_error", detail=detail)
 
 
@@ -128,7 +133,7 @@ def install(app: FastAPI) -> None:
             title=http.HTTPStatus(fault.status_code).phrase,
             status=fault.status_code,
             code=code,
-            detail=str(fault.detail),
+            detail=_DETAIL_BY_STATUS.get(fault.status_code, str(fault.detail)),
         )
         headers = dict(fault.headers or {})
         if "Allow" in headers:  # those of one route; a path may have several

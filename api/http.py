@@ -300,7 +300,10 @@ def _add_files(router: APIRouter, box: Toolbox) -> None:
             async for chunk in request.stream():
                 size += len(chunk)
                 if size > box.limits.file_bytes:
-                    raise TooLarge(f"{name} is over {box.limits.file_bytes:,} bytes, the limit for one file.")
+                    raise TooLarge(
+                        f"{name} is over {box.limits.file_bytes:,} bytes, the limit for one file. Send it in parts; the operator "
+                        "can raise SPILLBOX_LIMITS__FILE_BYTES."
+                    )
                 await asyncio.to_thread(body.write, chunk)
             body.seek(0)
             async with box.queue.turn(target.id):

@@ -26,16 +26,14 @@ class Settings(BaseSettings):
     port: int = Field(8750, ge=0, le=65535, description="Port to listen on.")
     api_key: SecretStr | None = Field(
         None,
-        min_length=16,
         description="At least 16 characters. If set, every request must bear it: `Authorization: Bearer …`.",
     )
     metrics_key: SecretStr | None = Field(
         None,
-        min_length=16,
         description="At least 16 characters: a key for `/metrics` and nothing else, which no tenant's key reads.",
     )
     oidc_issuer: str | None = Field(
-        None, description="An OpenID Connect issuer, as its tokens have it (`iss`); they are taken instead of keys."
+        None, description="An OpenID Connect issuer, as its tokens have it (`iss`); they are taken beside keys."
     )
     oidc_audience: str | None = Field(None, description="Whom the tokens have to be for (`aud`).")
     oidc_tenant_claim: str = Field("tenant", min_length=1, description="The claim that names the tenant.")

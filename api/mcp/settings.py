@@ -13,7 +13,7 @@ from sandbox.job import Value
 from sandbox.tools.outer import Permission
 
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_OF_OTHER_PROGRAMS = frozenset({"alwaysAllow", "autoApprove", "description", "disabledTools", "icon", "timeout"})
+_OF_OTHER_PROGRAMS = frozenset({"alwaysAllow", "autoApprove", "description", "icon", "timeout"})
 """What other programs' files have, and means nothing here."""
 
 
@@ -79,6 +79,10 @@ class ServerSettings(ToolRules):
     tools: dict[str, SomeRules] = Field(
         {}, description="Rules by name of the tool, as the server calls it; `*` and `?` stand for other characters."
     )
+    disabledTools: tuple[str, ...] = Field(
+        (),
+        description="Tools that are hidden and refused, as other programs write it; the last word on their permission.",
+    )
     max_message_bytes: int = Field(256 << 20, ge=1 << 16, description="The largest message that is read from it.")
     connect_seconds: float = Field(30, gt=0, description="How long it may take to start and answer.")
     idle_seconds: float = Field(
@@ -117,6 +121,8 @@ class ServerSettings(ToolRules):
         for pattern, some in self.tools.items():
             if _fits(tool, pattern):
                 rules |= some.model_dump(exclude_none=True)
+        if tool in self.disabledTools:
+            rules["permission"] = "deny"
         return ToolRules.model_validate(rules)
 
 

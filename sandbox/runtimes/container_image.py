@@ -52,6 +52,13 @@ def find(engine: "Engine", name: str) -> tuple[str, Guest]:
     return str(named[0]["Id"]), guest
 
 
+def _parts_of(name: str) -> tuple[str, str]:
+    """Repository and tag; a registry before the name may have a port."""
+    path, slash, last = name.rpartition("/")
+    repository, _, tag = last.partition(":")
+    return f"{path}{slash}{repository}", tag or "latest"
+
+
 def make(engine: "Engine", name: str, root: GuestRoot) -> None:
     """Give Docker an image of a guest root, replacing an older one of that name, which goes if nothing else needs it."""
     changes = [f"LABEL {key}={json.dumps(value)}" for key, value in labels_of(root).items()]
@@ -59,10 +66,8 @@ def make(engine: "Engine", name: str, root: GuestRoot) -> None:
     changes += [f"USER {uid}:{uid}"]
     replaced = engine.ask("images", name=name, quiet=True)
     with _archive(root.path) as archive:
-        repository, _, tag = name.partition(":")
-        answer = engine.ask(
-            "import_image_from_data", archive.read(), repository=repository, tag=tag or "latest", changes=changes
-        )
+        repository, tag = _parts_of(name)
+        answer = engine.ask("import_image_from_data", archive.read(), repository=repository, tag=tag, changes=changes)
     for line in str(answer).splitlines():
         if line.startswith("{") and "error" in json.loads(line):
             raise GuestRootMissing(f"Docker did not take the image {name}: {json.loads(line)['error']}")

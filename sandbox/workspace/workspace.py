@@ -218,7 +218,9 @@ class Workspace:
 
         def admit(size: int, more: int) -> None:
             if size > max_bytes:
-                raise TooLarge(f"{path} would be over {max_bytes:,} bytes, the limit for one file.")
+                raise TooLarge(
+                    f"{path} would be over {max_bytes:,} bytes, the most that it may have. Write less of it, or several files."
+                )
             if used_bytes + pages(size) > self.limits.workspace_bytes:
                 raise QuotaExceeded(
                     f"The workspace may hold {self.limits.workspace_bytes:,} bytes. Delete files with delete_file."

@@ -53,7 +53,7 @@ def test_a_key_from_a_file_loses_its_line_end(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("key", ["", "short", " " * 20, "é" * 20])
 def test_an_empty_or_short_key_is_refused(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
     monkeypatch.setenv("SPILLBOX_API_KEY", key)
-    with pytest.raises(ValidationError):
+    with pytest.raises(ValidationError, match="at least 16 printable ASCII characters"):
         Settings()
 
 

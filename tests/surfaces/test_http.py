@@ -375,6 +375,7 @@ def test_a_method_that_a_path_has_not_is_told_with_those_that_it_has(http: httpx
         for method in ("OPTIONS", "POST"):
             answer = http.request(method, path)
             assert (answer.status_code, answer.json()["code"]) == (405, "method_not_allowed")
+            assert "Allow" in answer.json()["detail"]
             assert answer.headers["allow"] == methods
 
 

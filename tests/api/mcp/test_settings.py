@@ -47,6 +47,13 @@ def test_the_last_rule_that_fits_a_tool_counts(tmp_path: Path) -> None:
     assert not server.rules_of("delete_one").spill
 
 
+def test_tools_that_the_file_disables_are_refused_whatever_else_it_says(tmp_path: Path) -> None:
+    server = _load(
+        tmp_path, {"s": {"command": "x", "disabledTools": ["delete*"], "tools": {"*": {"permission": "ask"}}}}
+    )["s"]
+    assert [server.rules_of(tool).permission for tool in ("delete*", "delete_all")] == ["deny", "ask"]
+
+
 @pytest.mark.parametrize(
     ("server", "why"),
     [

@@ -505,6 +505,19 @@ def test_an_oci_runtime_that_docker_does_not_know_is_never_replaced(docker: Dock
         DockerRuntime(settings)
 
 
+@pytest.mark.parametrize(
+    ("name", "repository", "tag"),
+    [
+        ("spillbox-runtime", "spillbox-runtime", "latest"),
+        ("spillbox-runtime:2", "spillbox-runtime", "2"),
+        ("registry.example:5000/x/runtime", "registry.example:5000/x/runtime", "latest"),
+        ("registry.example:5000/x/runtime:2", "registry.example:5000/x/runtime", "2"),
+    ],
+)
+def test_an_image_may_be_a_registrys(name: str, repository: str, tag: str) -> None:
+    assert container_image._parts_of(name) == (repository, tag)
+
+
 def test_an_image_that_is_made_anew_leaves_none_behind_but_what_has_another_name(
     docker: DockerRuntime, tmp_path: Path
 ) -> None:
