@@ -66,8 +66,8 @@ class Call:
             self.on_progress(counts)
 
     async def change(self, work: Callable[[], T]) -> T:
-        """Change files, on a thread. If the call is stopped meanwhile, it ends when the thread does: by what came of it, or, if it
-        could be stopped at a `progress`, as a call that changed nothing.
+        """The last of a call: change files, on a thread. If the call is stopped meanwhile, it ends when the thread does, with what
+        came of it, or, if it could be stopped at a `progress`, as one that changed nothing.
         """
         working = asyncio.ensure_future(asyncio.to_thread(work))
         try:

@@ -58,10 +58,10 @@ async def attach_file(call: Call, given: AttachFileInput) -> AttachFileOutput:
 
     found = None
     if format_of(given.path) not in CHECKED_FORMATS:
-        made = await call.change(attach)
+        made = await asyncio.to_thread(attach)
     else:
         async with call.queue.place(call.workspace.id):  # no run may change it between its copy and its check
-            made = await call.change(attach)
+            made = await asyncio.to_thread(attach)
             file = FileChange(path=made.path, bytes=made.bytes, change="created")
             async with checking(call.runtime, call.workspace, (), run_id=call.id) as check:
                 (found,) = await check((file,))

@@ -176,9 +176,11 @@ def commit(
     Nothing is taken if not all of it comes, or can be put in its place: it raises then what the guest's tree raises, or
     `ServiceFull` if the disk has no room.
 
-    ``max_bytes`` bounds what a workspace holds, in whole pages; ``reserve`` is asked by how many bytes the files may be longer than
-    before, with by how many they are. A file that was written again as it was is modified too: a script that makes the same
-    document once more has made it. What another process has written since `copy_in` stays as that one wrote it.
+    ``max_bytes`` bounds what a workspace holds, in whole pages. ``reserve`` is told by how many bytes its files would be longer
+    than before, and gives by how many they may be.
+
+    A file that was written again as it was is modified too: a script that makes the same document once more has made it. What
+    another process has written since `copy_in` stays as that one wrote it.
     """
     skipped: list[Skipped] = []
     entries = guest.entries(leave_out, skipped)
@@ -189,9 +191,9 @@ def commit(
         entries,
         key=lambda entry: (entry[0] not in manifest.files, store.size(entry[0]) != entry[1].st_size, entry[0]),
     )
-    sizes = [status.st_size for _, status in entries if stat.S_ISREG(status.st_mode)]
+    there_bytes = sum(status.st_size for _, status in entries if stat.S_ISREG(status.st_mode))
     held_bytes = sum(manifest.versions[segments].size for segments in manifest.files)
-    tenant_bytes = held_bytes + reserve(max(0, sum(sizes) - held_bytes))
+    tenant_bytes = held_bytes + reserve(max(0, min(there_bytes, max_bytes) - held_bytes))
     wanted, too_much = _choose(by_age, manifest, skipped, max_bytes, tenant_bytes)
     new: list[_New] = []
     try:

@@ -317,13 +317,8 @@ class Workspace:
         """Take what a run changed in its tree, when every process of the run is gone; see `transfer`."""
         with self._disk.reserving() as reserve:
             taken = transfer.commit(
-                self._store,
-                guest,
-                manifest,
-                leave_out=_READ_ONLY,
-                max_bytes=self.limits.workspace_bytes,
-                reserve=reserve,
-            )
+                self._store, guest, manifest, leave_out=_READ_ONLY, max_bytes=self.limits.workspace_bytes, reserve=reserve
+            )  # fmt: skip
             self._disk.note(taken.grown_bytes)
         return taken.changes, taken.skipped
 
