@@ -26,10 +26,12 @@ class Settings(BaseSettings):
     port: int = Field(8750, ge=0, le=65535, description="Port to listen on.")
     api_key: SecretStr | None = Field(
         None,
+        json_schema_extra={"minLength": 16},
         description="At least 16 characters. If set, every request must bear it: `Authorization: Bearer …`.",
     )
     metrics_key: SecretStr | None = Field(
         None,
+        json_schema_extra={"minLength": 16},
         description="At least 16 characters: a key for `/metrics` and nothing else, which no tenant's key reads.",
     )
     oidc_issuer: str | None = Field(

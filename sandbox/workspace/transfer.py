@@ -217,14 +217,14 @@ def _choose(
         if stat.S_ISDIR(status.st_mode):
             continue
         reason = _reason_to_skip(segments, status, taken.get(status.st_ino))
-        size = status.st_size
-        # The tmpfs held the quota in blocks; what a sparse file claims to hold may be more.
-        if reason is None and (pages(size) > max_bytes or size > tenant_bytes):
-            whose = "a workspace" if pages(size) > max_bytes else "this tenant"
-            reason = f"over the bytes that {whose} may hold"
-            too_much.add(segments)
-            size = manifest.versions[segments].size if segments in manifest.files else 0
-        if reason is None or segments in too_much:
+        if reason is None:
+            size = status.st_size
+            # The tmpfs held the quota in blocks; what a sparse file claims to hold may be more.
+            if pages(size) > max_bytes or size > tenant_bytes:
+                whose = "a workspace" if pages(size) > max_bytes else "this tenant"
+                reason = f"over the bytes that {whose} may hold"
+                too_much.add(segments)
+                size = manifest.versions[segments].size if segments in manifest.files else 0
             max_bytes -= pages(size)
             tenant_bytes -= size
         if reason is None:
@@ -342,31 +342,32 @@ def _put_in_place(
             keep(segments, _WRITTEN)
         return segments not in theirs
 
+    @contextmanager
+    def unless_gone(segments: Segments) -> Iterator[None]:
+        try:
+            yield
+        except Vanished:
+            keep(segments, _WRITTEN)
+
     with Changes(store) as changes:
 
         def remove(segments: Segments) -> None:
             nonlocal grown_bytes
             size = store.size(segments)
             if size is not None and is_ours(segments):
-                try:
+                with unless_gone(segments):
                     changes.remove(segments)
-                except Vanished:
-                    keep(segments, _WRITTEN)
-                    return
-                grown_bytes -= size
-                found.append(FileChange(path=name_of(segments), bytes=size, change="deleted"))
+                    grown_bytes -= size
+                    found.append(FileChange(path=name_of(segments), bytes=size, change="deleted"))
 
         def place(one: _New) -> None:
             nonlocal grown_bytes
             if is_ours(one.segments):
-                try:
+                with unless_gone(one.segments):
                     old_size = changes.place(one.name, one.segments)
-                except Vanished:
-                    keep(one.segments, _WRITTEN)
-                    return
-                grown_bytes += one.size - (old_size or 0)
-                kind: Literal["modified", "created"] = "created" if old_size is None else "modified"
-                found.append(FileChange(path=name_of(one.segments), bytes=one.size, change=kind))
+                    grown_bytes += one.size - (old_size or 0)
+                    kind: Literal["modified", "created"] = "created" if old_size is None else "modified"
+                    found.append(FileChange(path=name_of(one.segments), bytes=one.size, change=kind))
 
         # A file may stand where a folder was: such a folder goes before the file comes, everything else goes last.
         blocked = {one.segments for one in new if store.is_folder(one.segments)}
