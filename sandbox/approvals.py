@@ -193,7 +193,8 @@ class Approvals:
                     return state is ApprovalState.GRANTED
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:  # also when the caller has left
-            self._move(approval.id, ApprovalState.WAITING, ApprovalState.REFUSED)
+            is_over = self.get(approval.id).state is ApprovalState.EXPIRED
+            self._move(approval.id, ApprovalState.WAITING, ApprovalState.EXPIRED if is_over else ApprovalState.REFUSED)
         return self.get(approval.id).state is ApprovalState.GRANTED
 
     def _is_present(self, tenant: str) -> bool:

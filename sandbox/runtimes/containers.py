@@ -28,9 +28,10 @@ from sandbox.runtimes.answer import answer
 from sandbox.runtimes.base import Runtime, Standing
 from sandbox.runtimes.container import Container, ContainerWalls, Engine, UidTaken, label_lives
 from sandbox.runtimes.container_session import ContainerSession
-from sandbox.runtimes.session import Outcome, let_go, on_thread
+from sandbox.runtimes.session import Outcome, let_go
 from sandbox.runtimes.shadows import shadows
 from sandbox.runtimes.streams import OnOutput
+from sandbox.threads import on_thread
 from sandbox.workspace import READ_ONLY_FOLDERS, Workspace
 
 _log = logging.getLogger(__name__)
@@ -139,13 +140,13 @@ class DockerRuntime:
         session: ContainerSession | None = None
         is_over = False
         try:
-            await on_thread(self._threads, lambda: taken.append(self._take(key, job.limits)))
+            await on_thread(lambda: taken.append(self._take(key, job.limits)), threads=self._threads)
             container = taken[0]
             if job.libraries:
-                await on_thread(self._threads, partial(container.preload, "office"), cancel=container.interrupt)
+                await on_thread(partial(container.preload, "office"), threads=self._threads, cancel=container.interrupt)
             session = ContainerSession(container, job, workspace, on_output=on_output)
             work = partial(session.run, judge, is_fresh=partial(shadows, job.script_path, container.modules))
-            done = await on_thread(self._threads, work, cancel=session.cancel)
+            done = await on_thread(work, threads=self._threads, cancel=session.cancel)
             is_over = True
             return done
         finally:

@@ -23,8 +23,9 @@ from sandbox.runtimes.identities import MAX_JAILS, process_identities
 from sandbox.runtimes.jail import Channels, Jail, join
 from sandbox.runtimes.nsjail_config import Walls, build_config
 from sandbox.runtimes.nsjail_process import NsjailProcess, find_nsjail
-from sandbox.runtimes.session import Session, let_go, on_thread
+from sandbox.runtimes.session import Session, let_go
 from sandbox.runtimes.streams import OnOutput
+from sandbox.threads import on_thread
 from sandbox.workspace import READ_ONLY_FOLDERS, Workspace
 
 _OWN_PROCESSES = 2  # process 1 and its parent are in the group of the run too
@@ -79,7 +80,7 @@ class NsjailRuntime:
         opened: list[Jail] = []
         preload = () if final is None else job.libraries
         try:
-            await on_thread(self._threads, lambda: opened.append(self._open(job, workspace, preload)))
+            await on_thread(lambda: opened.append(self._open(job, workspace, preload)), threads=self._threads)
             if final is not None:
                 job = await final
             session = Session(opened[0], job, workspace, on_output=on_output)
@@ -87,11 +88,11 @@ class NsjailRuntime:
                 answer, job=job, workspace=workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
                 warnings=self.warnings,
             )  # fmt: skip
-            return await on_thread(self._threads, partial(session.run, judge), cancel=session.cancel)
+            return await on_thread(partial(session.run, judge), threads=self._threads, cancel=session.cancel)
         except BaseException:
             for jail in opened:  # nothing of a run that was cancelled, even before it began, goes on
                 jail.kill()
-                await on_thread(self._threads, jail.wait)
+                await on_thread(jail.wait, threads=self._threads)
             raise
         finally:
             for jail in opened:

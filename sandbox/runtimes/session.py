@@ -17,9 +17,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor
 from contextlib import suppress
-from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import TypeVar
 
 from sandbox.errors import JailLost
 from sandbox.guest import wire
@@ -29,8 +27,6 @@ from sandbox.runtimes.jail import Jail
 from sandbox.runtimes.process_tree import proportional_memory_bytes
 from sandbox.runtimes.streams import Capture, OnOutput
 from sandbox.workspace import FolderTree, Manifest, Workspace
-
-T = TypeVar("T")
 
 _LOOK_SECONDS = 0.1
 _MAX_REPORT_BYTES = 1 << 20
@@ -258,20 +254,3 @@ def let_go(threads: Executor) -> None:
     """Wait for what the threads still do, unless this is one of them, as when the garbage collector found the runtime here."""
     with suppress(RuntimeError):
         threads.shutdown()
-
-
-async def on_thread(threads: Executor, work: Callable[[], T], *, cancel: Callable[[], None] = lambda: None) -> T:
-    """Do blocking work that must not be left alone: a cancelled caller calls ``cancel``, waits, and is told afterwards.
-
-    A thread goes on when its waiter is cancelled, and would use descriptors that are closed, or another's, by then.
-    """
-    task = asyncio.get_running_loop().run_in_executor(threads, copy_context().run, work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        cancel()
-        while not task.done():
-            with suppress(asyncio.CancelledError):
-                await asyncio.wait([task])
-        task.exception()  # it has been seen
-        raise

@@ -27,9 +27,10 @@ from sandbox.runtimes.nsjail import NsjailRuntime
 from sandbox.runtimes.nsjail_config import LAUNCHER_CONFIG_FILE, Walls
 from sandbox.runtimes.nsjail_process import find_nsjail
 from sandbox.runtimes.pool import Down, Pool
-from sandbox.runtimes.session import Session, Unfit, let_go, on_thread
+from sandbox.runtimes.session import Session, Unfit, let_go
 from sandbox.runtimes.shadows import shadows
 from sandbox.runtimes.streams import OnOutput
+from sandbox.threads import on_thread
 from sandbox.workspace import Workspace
 
 KINDS = ("plain", "office")
@@ -134,7 +135,7 @@ class WarmRuntime:
         try:
             session = Session(jail, job, workspace, folder=folder, on_output=on_output)
             work = partial(session.run, judge, unfit=partial(shadows, job.script_path, pool.modules))
-            return await on_thread(self._threads, work, cancel=session.cancel)
+            return await on_thread(work, threads=self._threads, cancel=session.cancel)
         finally:
             pool.bury(jail)
 

@@ -1,9 +1,7 @@
 """What a tool is: a name, a description for a model, an input and an output model, and a function."""
 
-import asyncio
 import threading
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -15,6 +13,7 @@ from sandbox.job import Limits
 from sandbox.observers import Observers
 from sandbox.runtimes.base import Runtime
 from sandbox.runtimes.streams import OnOutput
+from sandbox.threads import Stopped, to_its_end
 from sandbox.tools.outer import Caller
 from sandbox.tools.queue import Queue
 from sandbox.workspace import Workspace
@@ -34,10 +33,6 @@ OnProgress = Callable[[dict[str, int]], None]
 """Told how far a long call is, such as ``{"rows_written": 120000}``; from another thread."""
 Sign = Callable[[str], str]
 """Makes of a path of the service the link that a user can open."""
-
-
-class Stopped(Exception):
-    """Raised in the thread of a call that is to end."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +64,7 @@ class Call:
         """The last of a call: change files, on a thread. If the call is stopped meanwhile, it ends when the thread does, with what
         came of it, or, if it could be stopped at a `progress`, as one that changed nothing.
         """
-        working = asyncio.ensure_future(asyncio.to_thread(work))
-        try:
-            return await asyncio.shield(working)
-        except asyncio.CancelledError:
-            self._stop.set()
-            while not working.done():
-                with suppress(asyncio.CancelledError):
-                    await asyncio.wait([working])
-            if isinstance(working.exception(), Stopped):
-                raise
-            return working.result()
+        return await to_its_end(work, stop=self._stop.set)
 
 
 @dataclass(frozen=True)

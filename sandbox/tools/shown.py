@@ -58,13 +58,14 @@ async def attach_file(call: Call, given: AttachFileInput) -> AttachFileOutput:
 
     found = None
     if format_of(given.path) not in CHECKED_FORMATS:
-        made = await asyncio.to_thread(attach)
+        made = await call.change(attach)
     else:
-        async with call.queue.place(call.workspace.id):  # no run may change it between its copy and its check
-            made = await asyncio.to_thread(attach)
-            file = FileChange(path=made.path, bytes=made.bytes, change="created")
+        async with call.queue.place(call.workspace.id):  # no run may change it between its check and its copy
+            size = await asyncio.to_thread(call.workspace.size, given.path)
+            file = FileChange(path=given.path, bytes=size, change="created")
             async with checking(call.runtime, call.workspace, (), run_id=call.id) as check:
                 (found,) = await check((file,))
+            made = await call.change(attach)
     return AttachFileOutput(
         id=made.id, name=made.name, bytes=made.bytes, sha256=made.sha256, media_type=made.media_type, check=found,
         url=call.sign(f"/v1/workspaces/{call.workspace.id}/attachments/{made.id}"),

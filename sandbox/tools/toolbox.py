@@ -51,6 +51,7 @@ from sandbox.runtimes.streams import OnOutput
 from sandbox.runtimes.warm import WarmRuntime
 from sandbox.spills.spill import Reader, Received, Spill, Spiller, SpillSettings
 from sandbox.tables.slices import NotJson
+from sandbox.threads import to_its_end
 from sandbox.tools import builders, delegate, files, navigation, run_python, shown
 from sandbox.tools.arguments import readable
 from sandbox.tools.outer import Approve, Caller, OuterCall, OuterTool, OuterTools
@@ -247,6 +248,7 @@ class Toolbox:
         """Stop a call that is under way, and wait until it has stopped; without effect if there is none."""
         task = self._under_way.get((workspace_id, call_id))
         if task is not None:
+            await asyncio.sleep(0)  # a task that has not begun would end without a word in the ledger
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
 
@@ -263,7 +265,7 @@ class Toolbox:
     async def call_outer(self, tool: OuterTool, outer_call: OuterCall) -> "Handed":
         """Call a tool of another program for an agent: judged, recorded, its long result saved.
 
-        Raises what `permit` and the tool's ``send`` raise. If the caller is cancelled, so is the call.
+        Raises what `permit` and the tool's ``send`` raise. If the caller is cancelled, so is the call, until its result is there.
         """
         self.require_taking()
         workspace = self.workspaces.open(outer_call.workspace_id)
@@ -343,7 +345,7 @@ class Toolbox:
             return work()  # it is no file, and takes less than handing it to a thread
         # The tool has done its work: its result is not refused.
         async with self.queue.memory(workspace.id, received.size, always=True):
-            return await asyncio.to_thread(work)
+            return await to_its_end(work)
 
     def _with_its_files_known(self, workspace: Workspace, tool: str, spill: Spill) -> Spill:
         """The spill, its files being noted in the catalog; where that fails it says so."""

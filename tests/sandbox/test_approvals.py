@@ -36,6 +36,17 @@ async def test_one_that_nobody_decides_over_expires(database: Database) -> None:
     with pytest.raises(NotApproved):
         approvals.use(approvals.get(waiting), SHA256)
     assert not await approvals.answer(approvals.get(waiting))
+    assert approvals.get(waiting).state is ApprovalState.EXPIRED
+
+
+async def test_one_that_a_person_let_pass_has_expired_and_was_not_refused(database: Database) -> None:
+    approvals = Approvals(database, wait_seconds=0.3)
+    approval = approvals.ask("a~w", "call", "tool", "{}", SHA256)
+    approvals.waiting("a")  # a person is there
+    assert not await approvals.answer(approval)
+    assert approvals.get(approval.id).state is ApprovalState.EXPIRED
+    with pytest.raises(NotApproved, match="expired"):
+        approvals.decide(approval.id, granted=True, sha256=SHA256, tenant="a")
 
 
 async def test_one_that_was_decided_in_time_stays_so(database: Database) -> None:

@@ -19,7 +19,7 @@ LAYERS = [
     ["sandbox.guest_root", "sandbox.records", "sandbox.workspace", "sandbox.backup"],
     ["sandbox.database", "sandbox.tenants"],
     ["sandbox.job", "sandbox.migrations", "sandbox.observers"],
-    ["sandbox.errors", "sandbox.guest", "sandbox.processes"],
+    ["sandbox.errors", "sandbox.guest", "sandbox.processes", "sandbox.threads"],
 ]
 MODULES = sorted(p for folder in ("api", "sandbox") for p in (PROJECT / folder).rglob("*.py") if "guest/" not in str(p))
 

@@ -29,7 +29,7 @@ from api.settings import Settings
 from sandbox.database import Database
 from sandbox.guest_root import GuestRoot
 from sandbox.keys import Keys
-from sandbox.runtimes.session import on_thread
+from sandbox.threads import on_thread
 from sandbox.tools.registry import Call, Tool, ToolInput
 from tests.api.mcp.conftest import raw_server
 from tests.conftest import box_over
@@ -210,7 +210,7 @@ async def test_threads_that_work_for_a_request_know_its_id(tmp_path: Path) -> No
         seen.append(logs.request_id.get())
 
     with ThreadPoolExecutor(1) as threads:
-        assert await on_thread(threads, logs.request_id.get) == "mine"
+        assert await on_thread(logs.request_id.get, threads=threads) == "mine"
     await Callers(None, Keys(database), find).find("a.b.c")
     assert seen == ["mine"]
     database.close()

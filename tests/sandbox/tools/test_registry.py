@@ -8,6 +8,11 @@ from typing import Any
 import pytest
 
 from sandbox.errors import Interrupted
+from sandbox.job import Execution
+from sandbox.records import State
+from sandbox.runtimes.none import NoRuntime
+from sandbox.spills.spill import Received, Spill, Spiller
+from sandbox.tools.outer import Caller, OuterCall, OuterTool
 from sandbox.tools.toolbox import Toolbox
 from tests.conftest import box_over
 from tests.sandbox.tools.test_builders import write_rows
@@ -59,6 +64,65 @@ async def test_a_change_that_was_made_is_told_as_made(
         assert (await call).model_dump()["change"] == "created"
         assert box.workspaces.open("w").read_bytes("a") == b"x"
         assert box.records.get("w", "c").status == "ok"
+
+
+async def test_a_call_that_is_stopped_before_it_has_begun_is_recorded(tmp_path: Path) -> None:
+    async with box_over(tmp_path) as box:
+        writing = {"path": "a", "content": "x"}
+        call, _ = await asyncio.gather(
+            box.call("write_file", "w", writing, call_id="c"), box.cancel("w", "c"), return_exceptions=True
+        )
+        assert box.records.get("w", "c").state is State.DONE
+        assert await box.call("write_file", "w", writing, call_id="c") == call, "and no `Busy` for as long as it lives"
+
+
+async def test_a_result_that_is_being_saved_is_saved_before_its_call_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
+    real = Spiller.spill
+
+    def spill(*arguments: Any) -> Spill:
+        loop.call_soon_threadsafe(begun.set)
+        go_on.wait(10)
+        return real(*arguments)
+
+    async def send(_: OuterCall) -> Received:
+        return Received.of("rows", "x" * 100_000)
+
+    monkeypatch.setattr(Spiller, "spill", spill)
+    async with box_over(tmp_path) as box:
+        call = asyncio.create_task(box.call_outer(OuterTool("rows", send), OuterCall("w", {}, Caller())))
+        await begun.wait()
+        stopping = asyncio.create_task(_drained(box))
+        await asyncio.sleep(0.05)
+        assert not stopping.done()
+        go_on.set()
+        await stopping
+        saved = (await call).spill
+        assert saved is not None
+        assert box.workspaces.open("w").read_bytes(str(saved.path)) == b"x" * 100_000
+        (record,) = box.records.latest("w")
+        assert record.status == "ok"
+
+
+async def test_a_document_whose_check_is_stopped_is_not_attached(tmp_path: Path) -> None:
+    class Checking(NoRuntime):
+        begun = asyncio.Event()
+
+        async def run(self, *_: Any, **__: Any) -> Execution:
+            self.begun.set()
+            await asyncio.sleep(60)
+            raise AssertionError
+
+    async with box_over(tmp_path, runtime=Checking()) as box:
+        box.workspaces.open("w").write("a.xlsx", b"x")
+        call = asyncio.create_task(box.call("attach_file", "w", {"path": "a.xlsx"}, call_id="c"))
+        await Checking.begun.wait()
+        await box.cancel("w", "c")
+        with pytest.raises(Interrupted):
+            await call
+        assert box.catalog.attachments("w") == []
 
 
 async def _drained(box: Toolbox) -> None:
