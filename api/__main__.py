@@ -25,6 +25,7 @@ from api.config import BadConfiguration, as_toml, config_file, load, problems_in
 from api.describe import describe
 from api.links import link_secret
 from api.mcp.peer import Conversation
+from api.mcp.processes import program_of
 from api.mcp.server import McpServer
 from api.mcp.settings import load as mcp_servers
 from api.mcp.stdio import serve
@@ -41,6 +42,7 @@ from sandbox.keys import Keys
 from sandbox.retention import Cleaned, Gone, make_room
 from sandbox.runtimes import container_image
 from sandbox.runtimes.container import Engine
+from sandbox.runtimes.programs import require_folders
 from sandbox.spills.spill import Surface
 from sandbox.tools.toolbox import RuntimeName, close_to_others
 from sandbox.workspace import Workspace, Workspaces
@@ -236,7 +238,8 @@ def _refused(settings: Settings) -> Iterator[str]:
         yield str(fault)
     try:
         if settings.mcp_servers is not None:
-            mcp_servers(settings.mcp_servers)
+            for program in filter(None, map(program_of, mcp_servers(settings.mcp_servers).values())):
+                require_folders(program)
     except SpillboxError as fault:
         yield str(fault)
 

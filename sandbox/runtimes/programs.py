@@ -56,6 +56,15 @@ class Start:
                 os.close(fd)
 
 
+def require_folders(program: Program) -> None:
+    """Raises `SetupFailed` for a folder that can't be shown to a program."""
+    for folder in (*program.read, *program.write):
+        if not folder.is_absolute() or folder == Path("/") or not os.path.exists(folder):  # noqa: PTH110  one that can't be seen is no error
+            raise SetupFailed(
+                f"{folder} can't be shown to a program behind walls. Give the full path of a folder that is there."
+            )
+
+
 class Programs:
     """Puts walls around programs."""
 
@@ -80,11 +89,7 @@ class Programs:
 
     def check(self, program: Program) -> None:
         """Raises `SetupFailed` for a program that can't be started as it is meant."""
-        for folder in (*program.read, *program.write):
-            if not folder.is_absolute() or folder == Path("/") or not folder.exists():
-                raise SetupFailed(
-                    f"{folder} can't be shown to a program behind walls. Give the full path of a folder that is there."
-                )
+        require_folders(program)
         if self._identities.are_own and program.write:
             owner = program.write[0].stat()
             if 0 in (owner.st_uid, owner.st_gid):

@@ -146,6 +146,18 @@ def test_what_the_service_would_not_start_with_is_told_by_the_check(
     assert told in capsys.readouterr().err
 
 
+def test_a_folder_that_no_program_can_be_shown_is_told_by_the_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    servers = tmp_path / "mcp.json"
+    monkeypatch.setenv("SPILLBOX_MCP_SERVERS", str(servers))
+    for folder, status in ((tmp_path, 0), (tmp_path / "none", 64), (Path("relative"), 64)):
+        one = {"command": "x", "walls": {"read": [str(folder)]}}
+        servers.write_text(json.dumps({"mcpServers": {"x": one}}))
+        assert main(["config", "check", "--data-dir", str(tmp_path)]) == status
+        assert (f"{folder} can't be shown to a program behind walls" in capsys.readouterr().err) == (status != 0)
+
+
 def test_the_schema_has_every_setting_with_what_it_means(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "schema"]) == 0
     schema: dict[str, Any] = json.loads(capsys.readouterr().out)
