@@ -7,6 +7,8 @@ from contextlib import suppress
 from contextvars import copy_context
 from typing import TypeVar
 
+import anyio
+
 T = TypeVar("T")
 
 
@@ -54,7 +56,10 @@ def _begin(work: Callable[[], T], threads: Executor | None) -> asyncio.Future[T]
 
 async def _end(task: asyncio.Future[T], stop: Callable[[], None]) -> None:
     stop()
-    while not task.done():
-        with suppress(asyncio.CancelledError):
-            await asyncio.wait([task])
+    with anyio.CancelScope(
+        shield=True
+    ):  # a cancelled scope of anyio's would cancel again at each turn of the event loop
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([task])
     task.exception()  # it has been seen

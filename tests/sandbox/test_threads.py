@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 
+import anyio
 import pytest
 
 from sandbox.threads import Stopped, on_thread, to_its_end
@@ -61,6 +62,30 @@ async def test_what_was_stopped_is_cancelled() -> None:
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_a_caller_in_a_cancelled_scope_of_anyio_is_cancelled_once_and_not_at_each_turn_of_the_loop() -> None:
+    begun, may_end, work = _work("done")
+    scope, told = anyio.CancelScope(), list[object]()
+
+    async def call() -> None:
+        with scope:
+            told.append(await to_its_end(work))
+            told.append(_task().cancelling())
+
+    task = asyncio.create_task(call())
+    await begun.wait()
+    scope.cancel()
+    await asyncio.sleep(0.05)
+    may_end.set()
+    await task
+    assert told == ["done", 1]
+
+
+def _task() -> "asyncio.Task[object]":
+    task = asyncio.current_task()
+    assert task is not None
+    return task
 
 
 def test_the_end_of_an_event_loop_waits_for_what_is_under_way() -> None:
