@@ -239,7 +239,8 @@ def _refused(settings: Settings) -> Iterator[str]:
     try:
         if settings.mcp_servers is not None:
             for program in filter(None, map(program_of, mcp_servers(settings.mcp_servers).values())):
-                require_folders(program)
+                with suppress(PermissionError):  # the service's user sees what is there
+                    require_folders(program)
     except SpillboxError as fault:
         yield str(fault)
 

@@ -193,7 +193,7 @@ class Approvals:
                     return state is ApprovalState.GRANTED
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:  # also when the caller has left
-            is_over = self.get(approval.id).state is ApprovalState.EXPIRED
+            is_over = approval.asked_at <= datetime.now(UTC) - self._wait
             self._move(approval.id, ApprovalState.WAITING, ApprovalState.EXPIRED if is_over else ApprovalState.REFUSED)
         return self.get(approval.id).state is ApprovalState.GRANTED
 

@@ -57,9 +57,9 @@ class Start:
 
 
 def require_folders(program: Program) -> None:
-    """Raises `SetupFailed` for a folder that can't be shown to a program."""
+    """Raises `SetupFailed` for a folder that can't be shown to a program, `PermissionError` for one that this user can't see."""
     for folder in (*program.read, *program.write):
-        if not folder.is_absolute() or folder == Path("/") or not os.path.exists(folder):  # noqa: PTH110  one that can't be seen is no error
+        if not folder.is_absolute() or folder == Path("/") or not folder.exists():
             raise SetupFailed(
                 f"{folder} can't be shown to a program behind walls. Give the full path of a folder that is there."
             )
@@ -89,7 +89,12 @@ class Programs:
 
     def check(self, program: Program) -> None:
         """Raises `SetupFailed` for a program that can't be started as it is meant."""
-        require_folders(program)
+        try:
+            require_folders(program)
+        except PermissionError as fault:
+            raise SetupFailed(
+                f"{fault.filename} can't be shown to a program behind walls: this service's user can't see it. Let it read there."
+            ) from None
         if self._identities.are_own and program.write:
             owner = program.write[0].stat()
             if 0 in (owner.st_uid, owner.st_gid):

@@ -128,7 +128,7 @@ async def show_table(call: Call, given: ShowTableInput) -> ShowTableOutput:
         id=secrets.token_hex(12), workspace=call.workspace.id, call=call.id, title=given.title, row_count=len(rows),
         columns=tuple(columns), rows=text, shown_at=datetime.now(UTC),
     )  # fmt: skip
-    await asyncio.to_thread(call.catalog.add_table, table)
+    await call.change(lambda: call.catalog.add_table(table))
     first = "[" + ",\n".join(encoded[:_FIRST_ROWS]) + "]"
     if len(first) > _MAX_FIRST_CHARACTERS:
         first = f"{first[:_MAX_FIRST_CHARACTERS]}… (cut)"

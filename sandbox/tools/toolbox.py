@@ -51,7 +51,7 @@ from sandbox.runtimes.streams import OnOutput
 from sandbox.runtimes.warm import WarmRuntime
 from sandbox.spills.spill import Reader, Received, Spill, Spiller, SpillSettings
 from sandbox.tables.slices import NotJson
-from sandbox.threads import to_its_end
+from sandbox.threads import on_thread
 from sandbox.tools import builders, delegate, files, navigation, run_python, shown
 from sandbox.tools.arguments import readable
 from sandbox.tools.outer import Approve, Caller, OuterCall, OuterTool, OuterTools
@@ -265,7 +265,8 @@ class Toolbox:
     async def call_outer(self, tool: OuterTool, outer_call: OuterCall) -> "Handed":
         """Call a tool of another program for an agent: judged, recorded, its long result saved.
 
-        Raises what `permit` and the tool's ``send`` raise. If the caller is cancelled, so is the call, until its result is there.
+        Raises what `permit` and the tool's ``send`` raise. If the caller is cancelled, so is the call, which saves nothing
+        afterwards.
         """
         self.require_taking()
         workspace = self.workspaces.open(outer_call.workspace_id)
@@ -345,7 +346,7 @@ class Toolbox:
             return work()  # it is no file, and takes less than handing it to a thread
         # The tool has done its work: its result is not refused.
         async with self.queue.memory(workspace.id, received.size, always=True):
-            return await to_its_end(work)
+            return await on_thread(work)
 
     def _with_its_files_known(self, workspace: Workspace, tool: str, spill: Spill) -> Spill:
         """The spill, its files being noted in the catalog; where that fails it says so."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,30 @@ async def test_a_result_that_is_being_saved_is_saved_before_its_call_ends(
         assert not stopping.done()
         go_on.set()
         await stopping
-        saved = (await call).spill
-        assert saved is not None
-        assert box.workspaces.open("w").read_bytes(str(saved.path)) == b"x" * 100_000
-        (record,) = box.records.latest("w")
-        assert record.status == "ok"
+        with pytest.raises(Interrupted):
+            await call
+        (saved,) = box.workspaces.open("w").list_files()
+        assert saved.bytes == 100_000
+        assert [record.status for record in box.records.latest("w")] == ["interrupted"]
+
+
+async def test_a_caller_that_is_cancelled_while_its_result_is_saved_is_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Spiller.spill
+
+    def spill(*arguments: Any) -> Spill:
+        time.sleep(0.3)
+        return real(*arguments)
+
+    async def send(_: OuterCall) -> Received:
+        return Received.of("rows", "x" * 100_000)
+
+    monkeypatch.setattr(Spiller, "spill", spill)
+    async with box_over(tmp_path) as box:
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await box.call_outer(OuterTool("rows", send), OuterCall("w", {}, Caller()))
 
 
 async def test_a_document_whose_check_is_stopped_is_not_attached(tmp_path: Path) -> None:
