@@ -142,7 +142,7 @@ class Approvals:
         if row is None:
             raise _unknown(approval_id)
         found = _approval(row)
-        is_over = found.state is ApprovalState.WAITING and found.asked_at <= datetime.now(UTC) - self._wait
+        is_over = found.state is ApprovalState.WAITING and self._is_over(found)
         return found.model_copy(update={"state": ApprovalState.EXPIRED}) if is_over else found
 
     def decide(self, approval_id: str, *, granted: bool, sha256: str, tenant: str) -> Approval:
@@ -193,9 +193,12 @@ class Approvals:
                     return state is ApprovalState.GRANTED
                 await asyncio.sleep(_LOOK_SECONDS)
         finally:  # also when the caller has left
-            is_over = approval.asked_at <= datetime.now(UTC) - self._wait
-            self._move(approval.id, ApprovalState.WAITING, ApprovalState.EXPIRED if is_over else ApprovalState.REFUSED)
+            state = ApprovalState.EXPIRED if self._is_over(approval) else ApprovalState.REFUSED
+            self._move(approval.id, ApprovalState.WAITING, state)
         return self.get(approval.id).state is ApprovalState.GRANTED
+
+    def _is_over(self, approval: Approval) -> bool:
+        return approval.asked_at <= datetime.now(UTC) - self._wait
 
     def _is_present(self, tenant: str) -> bool:
         return time.monotonic() - self._looked_at.get(tenant, float("-inf")) < _PRESENT_SECONDS

@@ -56,9 +56,8 @@ def _begin(work: Callable[[], T], threads: Executor | None) -> asyncio.Future[T]
 
 async def _end(task: asyncio.Future[T], stop: Callable[[], None]) -> None:
     stop()
-    with anyio.CancelScope(
-        shield=True
-    ):  # a cancelled scope of anyio's would cancel again at each turn of the event loop
+    # A cancelled scope of anyio's would cancel again at each turn of the event loop.
+    with anyio.CancelScope(shield=True):
         while not task.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([task])

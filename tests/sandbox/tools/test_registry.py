@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,10 @@ from sandbox.errors import Interrupted
 from sandbox.job import Execution
 from sandbox.records import State
 from sandbox.runtimes.none import NoRuntime
-from sandbox.spills.spill import Received, Spill, Spiller
+from sandbox.spills.spill import Received, Spiller
 from sandbox.tools.outer import Caller, OuterCall, OuterTool
-from sandbox.tools.toolbox import Toolbox
+from sandbox.tools.toolbox import Handed, Toolbox
+from sandbox.workspace import Workspace
 from tests.conftest import box_over
 from tests.sandbox.tools.test_builders import write_rows
 
@@ -53,7 +53,7 @@ async def test_a_change_that_was_made_is_told_as_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: str
 ) -> None:
     async with box_over(tmp_path) as box:
-        called, go_on = _slow_writes(box, monkeypatch)
+        called, go_on = _slow(monkeypatch, Workspace, "write")
         call = asyncio.create_task(box.call("write_file", "w", {"path": "a", "content": "x"}, call_id="c"))
         await called.wait()
         stopping = asyncio.create_task(box.cancel("w", "c") if stop == "cancel" else _drained(box))
@@ -80,20 +80,9 @@ async def test_a_call_that_is_stopped_before_it_has_begun_is_recorded(tmp_path: 
 async def test_a_result_that_is_being_saved_is_saved_before_its_call_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop, begun, go_on = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
-    real = Spiller.spill
-
-    def spill(*arguments: Any) -> Spill:
-        loop.call_soon_threadsafe(begun.set)
-        go_on.wait(10)
-        return real(*arguments)
-
-    async def send(_: OuterCall) -> Received:
-        return Received.of("rows", "x" * 100_000)
-
-    monkeypatch.setattr(Spiller, "spill", spill)
+    begun, go_on = _slow(monkeypatch, Spiller, "spill")
     async with box_over(tmp_path) as box:
-        call = asyncio.create_task(box.call_outer(OuterTool("rows", send), OuterCall("w", {}, Caller())))
+        call = asyncio.create_task(_rows(box))
         await begun.wait()
         stopping = asyncio.create_task(_drained(box))
         await asyncio.sleep(0.05)
@@ -110,20 +99,12 @@ async def test_a_result_that_is_being_saved_is_saved_before_its_call_ends(
 async def test_a_caller_that_is_cancelled_while_its_result_is_saved_is_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = Spiller.spill
-
-    def spill(*arguments: Any) -> Spill:
-        time.sleep(0.3)
-        return real(*arguments)
-
-    async def send(_: OuterCall) -> Received:
-        return Received.of("rows", "x" * 100_000)
-
-    monkeypatch.setattr(Spiller, "spill", spill)
+    _, go_on = _slow(monkeypatch, Spiller, "spill")
+    asyncio.get_running_loop().call_later(0.3, go_on.set)
     async with box_over(tmp_path) as box:
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.1):
-                await box.call_outer(OuterTool("rows", send), OuterCall("w", {}, Caller()))
+                await _rows(box)
 
 
 async def test_a_document_whose_check_is_stopped_is_not_attached(tmp_path: Path) -> None:
@@ -149,16 +130,25 @@ async def _drained(box: Toolbox) -> None:
     await box.drain(0)
 
 
-def _slow_writes(box: Toolbox, monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, threading.Event]:
+async def _rows(box: Toolbox) -> Handed:
+    """A call of another program's tool with a long result."""
+
+    async def send(_: OuterCall) -> Received:
+        return Received.of("rows", "x" * 100_000)
+
+    return await box.call_outer(OuterTool("rows", send), OuterCall("w", {}, Caller()))
+
+
+def _slow(monkeypatch: pytest.MonkeyPatch, kind: type, name: str) -> tuple[asyncio.Event, threading.Event]:
+    """A method that tells when it is called, and goes on when it may."""
     called, go_on = asyncio.Event(), threading.Event()
     loop = asyncio.get_running_loop()
-    kind = type(box.workspaces.open("w"))
-    real = kind.write
+    real = getattr(kind, name)
 
-    def write(*arguments: Any) -> Any:
+    def slow(*arguments: Any) -> Any:
         loop.call_soon_threadsafe(called.set)
         go_on.wait()
         return real(*arguments)
 
-    monkeypatch.setattr(kind, "write", write)
+    monkeypatch.setattr(kind, name, slow)
     return called, go_on
