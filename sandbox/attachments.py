@@ -26,6 +26,16 @@ _MAX_NAME_CHARACTERS = 200
 _LEFT_OVER_SECONDS = 24 * 3600
 
 
+def attachment_name(path: str, name: str | None) -> str:
+    """The name under which a file is to be downloaded: its own, or the one that is wanted; raises `InvalidArguments`."""
+    name = (path.rpartition("/")[2] if name is None else name).strip()
+    if not name or len(name) > _MAX_NAME_CHARACTERS or any(c in name for c in "/\\") or not name.isprintable():
+        raise InvalidArguments(
+            f"name is a file's name: 1 to {_MAX_NAME_CHARACTERS} printable characters, without '/' or '\\'."
+        )
+    return name
+
+
 class Attachments:
     """The attachments of a service, in one folder and one catalog. Its methods block on disk."""
 
@@ -34,13 +44,8 @@ class Attachments:
         self._catalog = catalog
         self._disk = disk
 
-    def attach(self, workspace: Workspace, path: str, *, name: str | None = None) -> Attachment:
-        """Copy a file of the workspace as it is, under its own name or another."""
-        name = (path.rpartition("/")[2] if name is None else name).strip()
-        if not name or len(name) > _MAX_NAME_CHARACTERS or any(c in name for c in "/\\") or not name.isprintable():
-            raise InvalidArguments(
-                f"name is a file's name: 1 to {_MAX_NAME_CHARACTERS} printable characters, without '/' or '\\'."
-            )
+    def attach(self, workspace: Workspace, path: str, name: str) -> Attachment:
+        """Copy a file of the workspace as it is, under a name that `attachment_name` gave."""
         tenant = tenant_of(workspace.id)
         disk = self._disk.of(tenant)
         with disk.taking() as take, workspace.open_file(path) as source:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, Field, model_validator
 
+from sandbox.attachments import attachment_name
 from sandbox.catalog import Attachment, ShownTable
 from sandbox.documents.check import CHECKED_FORMATS, checking, format_of
 from sandbox.errors import InvalidArguments, TooLarge
@@ -52,9 +53,10 @@ class AttachFileOutput(BaseModel):
 
 async def attach_file(call: Call, given: AttachFileInput) -> AttachFileOutput:
     """Keep a file as it is, for download."""
+    name = attachment_name(given.path, given.name)
 
     def attach() -> Attachment:
-        return call.attachments.attach(call.workspace, given.path, name=given.name)
+        return call.attachments.attach(call.workspace, given.path, name)
 
     found = None
     if format_of(given.path) not in CHECKED_FORMATS:
@@ -64,7 +66,7 @@ async def attach_file(call: Call, given: AttachFileInput) -> AttachFileOutput:
             size = await asyncio.to_thread(call.workspace.size, given.path)
             file = FileChange(path=given.path, bytes=size, change="created")
             async with checking(call.runtime, call.workspace, (), run_id=call.id) as check:
-                (found,) = await check((file,))
+                (found,) = await check.of((file,))
             made = await call.change(attach)
     return AttachFileOutput(
         id=made.id, name=made.name, bytes=made.bytes, sha256=made.sha256, media_type=made.media_type, check=found,

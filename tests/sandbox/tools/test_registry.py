@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from sandbox.errors import Interrupted
+from sandbox.errors import Interrupted, InvalidArguments
 from sandbox.job import Execution
 from sandbox.records import State
 from sandbox.runtimes.none import NoRuntime
 from sandbox.spills.spill import Received, Spiller
+from sandbox.testing import FakeRuntime
 from sandbox.tools.outer import Caller, OuterCall, OuterTool
 from sandbox.tools.toolbox import Handed, Toolbox
 from sandbox.workspace import Workspace
@@ -124,6 +125,15 @@ async def test_a_document_whose_check_is_stopped_is_not_attached(tmp_path: Path)
         with pytest.raises(Interrupted):
             await call
         assert box.catalog.attachments("w") == []
+
+
+async def test_a_name_that_can_not_be_is_told_before_anything_is_done(tmp_path: Path) -> None:
+    runtime = FakeRuntime()
+    async with box_over(tmp_path, runtime=runtime) as box:
+        box.workspaces.open("w").write("a.xlsx", b"x")
+        with pytest.raises(InvalidArguments, match="name is a file's name"):
+            await box.call("attach_file", "w", {"path": "a.xlsx", "name": "a/b"})
+    assert runtime.jobs == []
 
 
 async def _drained(box: Toolbox) -> None:
