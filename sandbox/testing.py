@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Mapping
 
 from sandbox.job import Execution, FileChange, Job, Status, Stream
-from sandbox.runtimes.base import Runtime, Standing
+from sandbox.runtimes.base import Inspection, Runtime, Standing
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import GUEST_PATH, Workspace
 
@@ -34,7 +34,7 @@ class FakeRuntime:
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
-        final: Awaitable[Job] | None = None,
+        final: Awaitable[Job] | None = None, inspection: Inspection | None = None,
     ) -> Execution:  # fmt: skip
         if final is not None:
             job = await final

@@ -6,13 +6,14 @@ A document is bytes that a guest wrote, and office libraries are large parsers o
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
+import time
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
 
 from sandbox.errors import BadRequest, JailFailed, SpillboxError, TooLarge
 from sandbox.guest_root import PROGRAMS
 from sandbox.job import MIB, DocumentCheck, Execution, FileChange, Job, Limits, Status
-from sandbox.runtimes.base import Runtime
+from sandbox.runtimes.base import Inspection, Runtime
 from sandbox.workspace import Workspace, guest_name
 
 OFFICE_FORMATS = ("docx", "pptx", "xlsx")
@@ -21,6 +22,7 @@ _MAX_CHECKED = 50
 _MAX_CHECKED_BYTES = 64 * 1024
 _MAX_TEXT_BYTES = 32 * MIB
 _PROGRAM_SECONDS = 60
+_NO_RESULT = "the check gave no result for it"
 _LIBRARIES = re.compile(rb"\b(docx|lxml|openpyxl|PIL|pptx|xlsxwriter)\b")
 OFFICE_LIBRARIES = ("docx", "openpyxl", "pptx")
 _CHECKED_WITH = {"docx": "docx", "openpyxl": "openpyxl", "xlsxwriter": "openpyxl", "pptx": "pptx"}
@@ -37,55 +39,90 @@ def format_of(path: str) -> str:
     return name.rsplit(".", 1)[-1].lower() if "." in name else ""
 
 
-Check = Callable[[Iterable[FileChange]], Awaitable[tuple[DocumentCheck, ...]]]
+class Check:
+    """The check of the documents among the changes of one run."""
+
+    def __init__(self, runtime: Runtime, workspace: Workspace, libraries: tuple[str, ...], *, run_id: str) -> None:
+        needed = tuple(dict.fromkeys(_CHECKED_WITH[name] for name in libraries if name in _CHECKED_WITH))
+        self._runtime = runtime
+        self._workspace = workspace
+        self._run_id = f"{run_id}-check"
+        self._job = Job(
+            script_path=f"{PROGRAMS}/check.py", limits=program_limits(workspace, output_text_bytes=MIB),
+            libraries=needed or OFFICE_LIBRARIES, keeps_outputs=False, tool="check",
+        )  # fmt: skip
+        self._began: float | None = None
+        self._ahead: asyncio.Task[Execution] | None = None
+        self._final: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
+        self.inspection = Inspection(self._job_after)
+        """For the run of the script: where it can be made, the check needs no jail of its own."""
+        if needed and runtime.starts_cold:
+            start = runtime.run(self._job, workspace, run_id=self._run_id, final=self._final)
+            self._ahead = asyncio.create_task(start)
+
+    @property
+    def seconds(self) -> float:
+        """Real time since the script's end."""
+        return 0 if self._began is None else time.monotonic() - self._began
+
+    async def of(self, changes: Iterable[FileChange]) -> tuple[DocumentCheck, ...]:
+        """The results, of documents that were made or changed."""
+        self._began = self._began or time.monotonic()
+        paths = _documents_in(changes)
+        if not paths:
+            return ()
+        checked = _first_that_fit(paths)
+        if self.inspection.printed is not None:
+            return tuple(_results(_parse(self.inspection.printed, checked), _NO_RESULT, checked, paths))
+        try:
+            execution = await self._run_over(self._over(checked))
+        except (SpillboxError, OSError) as fault:  # the run is done, and its answer must not be lost with its check
+            return tuple(_results({}, str(fault), checked, paths))
+        why = execution.error.message if execution.error else _NO_RESULT
+        printed = execution.stdout.text if execution.status is Status.SUCCEEDED else ""
+        return tuple(_results(_parse(printed, checked), why, checked, paths))
+
+    def _job_after(self, execution: Execution) -> Job | None:
+        self._began = time.monotonic()
+        paths = _documents_in(execution.files)
+        return self._over(_first_that_fit(paths)) if paths else None
+
+    def _over(self, paths: Sequence[str]) -> Job:
+        libraries = self._job.libraries if any(format_of(path) != "csv" for path in paths) else ()
+        return _over(self._job.model_copy(update={"libraries": libraries}), paths)
+
+    async def _run_over(self, job: Job) -> Execution:
+        if self._ahead is not None:
+            self._final.set_result(job)
+            with suppress(JailFailed):  # it may have waited longer than its own clock allows
+                return await self._ahead
+        return await self._runtime.run(job, self._workspace, run_id=self._run_id)
+
+    async def close(self) -> None:
+        """Let go of the jail that was got ready."""
+        if self._ahead is not None:
+            self._ahead.cancel()
+            await asyncio.gather(self._ahead, return_exceptions=True)
 
 
 @asynccontextmanager
 async def checking(
     runtime: Runtime, workspace: Workspace, libraries: tuple[str, ...], *, run_id: str
 ) -> AsyncIterator[Check]:
-    """Gives the function that checks the documents among a run's changes; use it around the run of a script.
+    """Gives the check of what a run makes; use it around the run of a script, with its ``inspection``.
 
     Where jails start cold, and the script names ``libraries`` that make documents, the check's jail starts, and imports what
     it needs, while the script runs.
     """
-    needed = tuple(dict.fromkeys(_CHECKED_WITH[name] for name in libraries if name in _CHECKED_WITH))
-    limits = program_limits(workspace, output_text_bytes=MIB)
-    job = Job(
-        script_path=f"{PROGRAMS}/check.py", limits=limits, libraries=needed or OFFICE_LIBRARIES, keeps_outputs=False,
-        tool="check",
-    )  # fmt: skip
-    final: asyncio.Future[Job] = asyncio.get_running_loop().create_future()
-    waiting = None
-    if needed and runtime.starts_cold:
-        waiting = asyncio.create_task(runtime.run(job, workspace, run_id=f"{run_id}-check", final=final))
-
-    async def check(changes: Iterable[FileChange]) -> tuple[DocumentCheck, ...]:
-        paths = [c.path for c in changes if c.change != "deleted" and format_of(c.path) in CHECKED_FORMATS]
-        if not paths:
-            return ()
-        checked = _first_that_fit(paths)
-        whole = _over(job, checked)
-        try:
-            execution = await run_over(whole)
-        except (SpillboxError, OSError) as fault:  # the run is done, and its answer must not be lost with its check
-            return tuple(_results({}, str(fault), checked, paths))
-        why = execution.error.message if execution.error else "the check gave no result for it"
-        return tuple(_results(_parse(execution, checked), why, checked, paths))
-
-    async def run_over(whole: Job) -> Execution:
-        if waiting is not None:
-            final.set_result(whole)
-            with suppress(JailFailed):  # it may have waited longer than its own clock allows
-                return await waiting
-        return await runtime.run(whole, workspace, run_id=f"{run_id}-check")
-
+    check = Check(runtime, workspace, libraries, run_id=run_id)
     try:
         yield check
     finally:
-        if waiting is not None:
-            waiting.cancel()
-            await asyncio.gather(waiting, return_exceptions=True)
+        await check.close()
+
+
+def _documents_in(changes: Iterable[FileChange]) -> list[str]:
+    return [c.path for c in changes if c.change != "deleted" and format_of(c.path) in CHECKED_FORMATS]
 
 
 def _first_that_fit(paths: Sequence[str]) -> list[str]:
@@ -141,12 +178,10 @@ async def text_of(runtime: Runtime, workspace: Workspace, path: str, *, run_id: 
     return execution.stdout.text
 
 
-def _parse(execution: Execution, paths: Sequence[str]) -> dict[str, DocumentCheck]:
+def _parse(printed: str, paths: Sequence[str]) -> dict[str, DocumentCheck]:
     """The program's results, which come in the order of its arguments; nothing if they are not what it prints."""
-    if execution.status is not Status.SUCCEEDED:
-        return {}
     try:
-        results = json.loads(execution.stdout.text)
+        results = json.loads(printed)
         return {
             path: DocumentCheck.model_validate({**one, "path": path}) for path, one in zip(paths, results, strict=True)
         }

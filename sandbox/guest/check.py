@@ -20,7 +20,8 @@ _MAX_LOOKED_AT_SHEET_BYTES = 1 << 20
 _CHUNK_BYTES = 1 << 20
 _RELATIONSHIPS = "http://schemas.openxmlformats.org/package/2006/relationships"
 _SHEETS = "xl/worksheets/"
-_PLACE = re.compile(r"([A-Z]{1,3})([1-9][0-9]{0,6})")
+_PLACES = re.compile(r"^([A-Z]{1,3})([1-9][0-9]{0,6})$", re.MULTILINE)
+_ROW = re.compile(rb'<row\b[^>]*\br="(\d{1,7})"')
 _CONTENT_TYPES = "[Content_Types].xml"
 _MAIN_TYPES = {
     "xlsx": ("application/vnd.openxmlformats-officedocument.spreadsheetml.sheet.main+xml",),
@@ -100,9 +101,7 @@ def _check_package(archive, kind):
             cells = sheets[entry.filename] = _Cells(entry.filename)
         small[entry.filename], tail = _read_part(archive, entry, is_xml=is_xml, cells=cells)
         if entry.filename.startswith(_SHEETS):
-            last_rows[entry.filename] = max(
-                (int(n) for n in re.findall(rb'<row\b[^>]*\br="(\d{1,7})"', tail)), default=0
-            )
+            last_rows[entry.filename] = max(map(int, _ROW.findall(tail)), default=0)
     types = _content_types(small[_CONTENT_TYPES], seen)
     for entry in entries:
         if entry.filename != _CONTENT_TYPES and not types(entry.filename):
@@ -123,14 +122,17 @@ def _check_package(archive, kind):
 
 
 class _Cells:
-    """The cells of a sheet, as its parser meets them: ECMA-376 part 1, 18.3.1.4."""
+    """The cells of a sheet, as its parser meets them: ECMA-376 part 1, 18.3.1.4.
+
+    A sheet has thousands, so that little is done at each, and the rest at the end for all.
+    """
 
     def __init__(self, part):
         self._part = part
         self._kind = self._text = None
-        self.rows, self.columns = [], []
-        self.strings = self.styles = -1
-        """The largest index into the shared strings, and into the cell formats."""
+        self._local_names = {}
+        self._places = []
+        self._strings, self._styles = set(), set()
 
     def watch(self, parser):
         parser.buffer_text = True
@@ -138,16 +140,12 @@ class _Cells:
         parser.CharacterDataHandler = self._read
 
     def _start(self, name, attributes):
-        name = name.rpartition(":")[2]
-        if name == "c":
+        local = self._local_names.get(name) or self._local_names.setdefault(name, name.rpartition(":")[2])
+        if local == "c":
             self._kind = attributes.get("t")
-            place = _PLACE.fullmatch(attributes.get("r", "A1"))
-            if place is None:
-                raise Broken(f"the part {self._part} has a cell at {attributes['r']!a}, which is no place")
-            self.columns.append(place[1])
-            self.rows.append(int(place[2]))
-            self.styles = max(self.styles, int(attributes.get("s", "0")))
-        elif name == "v":
+            self._places.append(attributes.get("r", "A1"))
+            self._styles.add(attributes.get("s", "0"))
+        elif local == "v":
             self._text = ""
 
     def _read(self, text):
@@ -155,19 +153,27 @@ class _Cells:
             self._text += text
 
     def _end(self, name):
-        if self._text is not None and name.rpartition(":")[2] == "v":
+        text = self._text
+        if text is not None and self._local_names[name] == "v":
             if self._kind == "s":
-                self.strings = max(self.strings, int(self._text))
-            elif self._kind in (None, "n") and self._text:
-                float(self._text)  # what is no number is a fault that a reader repairs by throwing the cell away
+                self._strings.add(text)
+            elif text and self._kind in (None, "n"):
+                float(text)  # what is no number is a fault that a reader repairs by throwing the cell away
             self._text = None
 
-    def dimension(self):
+    def finish(self):
+        """Look at what was gathered; raises ValueError for what no reader can read."""
+        self.strings, self.styles = (max(map(int, found), default=-1) for found in (self._strings, self._styles))
+        """The largest index into the shared strings, and into the cell formats."""
+        text = "\n".join(self._places)
+        found = _PLACES.findall(text)
+        if len(found) != len(self._places) or text.count("\n") >= max(1, len(found)):
+            wrong = next(place for place in self._places if "\n" in place or _PLACES.fullmatch(place) is None)
+            raise Broken(f"the part {self._part} has a cell at {wrong!a}, which is no place")
+        rows = [int(row) for _, row in found]
+        columns = sorted({column for column, _ in found}, key=lambda column: (len(column), column))
+        self.dimension = f"{columns[0]}{min(rows)}:{columns[-1]}{max(rows)}" if found else "A1:A1"
         """The used range, as `A1:F322`."""
-        if not self.rows:
-            return "A1:A1"
-        by_width = sorted(set(self.columns), key=lambda column: (len(column), column))
-        return f"{by_width[0]}{min(self.rows)}:{by_width[-1]}{max(self.rows)}"
 
 
 def _read_part(archive, entry, *, is_xml, cells=None):
@@ -192,6 +198,8 @@ def _read_part(archive, entry, *, is_xml, cells=None):
                     kept.write(chunk)
         if parser is not None:
             parser.Parse(b"", True)
+        if cells is not None:
+            cells.finish()
     except Broken:
         raise
     except expat.ExpatError as fault:
@@ -263,7 +271,7 @@ def _open_xlsx(path, last_rows, cells):
             raise Broken(f"the part {part} has a cell with the shared string {found.strings}, which is missing")
         if found.styles >= max(1, len(workbook._cell_styles)):
             raise Broken(f"the part {part} has a cell with the format {found.styles}, which is missing")
-        sheets[sheet.title] = found.dimension()
+        sheets[sheet.title] = found.dimension
     return {"sheets": sheets}
 
 

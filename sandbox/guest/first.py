@@ -1,7 +1,8 @@
 """What process 1 of a jail does, whoever made the jail.
 
-It forks the process that runs the script, buries whatever dies in the jail, and says how the script ended. It never runs
-guest code. Modules are taken bare (`_socket`, not `socket`) and late, since in a cold jail its time is part of every run.
+It forks the process that runs the script, buries whatever dies in the jail, and says how the script ended; then it may do so
+again, for a program of ours over what the script left. It never runs guest code. Modules are taken bare (`_socket`, not
+`socket`) and late, since in a cold jail its time is part of every run.
 """
 
 import _socket
@@ -92,25 +93,34 @@ def _run(message):
 
     import run
 
-    cpu_seconds, folder, script_path, arguments = wire.decode_go(message)
+    cpu_seconds, interpreter, script_path, arguments = wire.decode_go(message)
     # SIGXCPU says why; a script that does not let itself be told is killed a second later.
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds + 1))
-    if folder == wire.FRESH:
+    if interpreter == wire.FRESH:
         os.execv(sys.executable, [sys.executable, "-S", "/opt/spillbox/fresh.pyc", script_path, *arguments])
     run.run_script(script_path, arguments)
 
 
-def see_through(control, child, gate, message, wake_read, idle_bytes=0):
-    """Let the script's process go, wait for its end, end whatever else is in the jail, and say DONE; does not return.
+def see_through(control, wake_read, enter, standing=None, idle_bytes=0):
+    """At GO let the script's process go, wait for its end, end whatever else is in the jail, say DONE; does not return.
 
-    ``idle_bytes`` of the memory that the kernel counts for the child were there before the run.
+    ``standing`` is what `fork_script` gave, if the process is there already; else, and after AGAIN, one is forked, in which
+    ``enter`` is called first. ``idle_bytes`` of the memory that the kernel counts for a child were there before the run.
     """
     import resource
 
-    control.send(wire.BEGUN)
-    gate.send(message)
-    wait_status = wait_for(child, control.fileno(), wake_read)
-    if wait_status is not None:
+    while message := control.recv(wire.MAX_MESSAGE_BYTES):
+        if message == wire.AGAIN:
+            standing = fork_script(enter)
+            continue
+        child, gate = standing or fork_script(enter)
+        standing = None
+        control.send(wire.BEGUN)
+        gate.send(message)
+        wait_status = wait_for(child, control.fileno(), wake_read)
+        if wait_status is None:
+            break
+        gate.close()
         bury_all()
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         memory_bytes = max(0, used.ru_maxrss * 1024 - idle_bytes)

@@ -27,11 +27,8 @@ def main():
     kernel.load_filter(program)  # the script's process has it from here
     # What is there now will never be looked at by the garbage collector, so its pages stay shared.
     gc.freeze()
-    message = control.recv(wire.MAX_MESSAGE_BYTES)
-    if message:
-        child, gate = first.fork_script(lambda: kernel.set_dumpable(1))
-        first.see_through(control, child, gate, message, wake_read)
-    os._exit(0)
+    # Not before GO is a process forked: this one may not be in the run's control group yet.
+    first.see_through(control, wake_read, lambda: kernel.set_dumpable(1))
 
 
 def do_what_site_does():

@@ -1,10 +1,10 @@
 """The launcher of warm jails, process 1 of an outer nsjail. Usage: python -S launcher.pyc LINK_FD plain|office
 
 It imports the libraries once. For each SPAWN it forks process 1 of a jail, which has all of its memory and none of its
-descriptors, builds the jail around itself, forks the script's process, and stands there until GO. A jail is used once.
+descriptors, builds the jail around itself, forks the script's process, and stands there until FOR and GO. A jail is used once.
 
 Who may do what: the launcher and process 1 have capabilities in the user namespace of the outer nsjail, and process 1 has
-them until GO, since only then it is known which workspace's read-only folders to mount. The mount namespace of a jail
+them until FOR, since only then it is known which workspace's read-only folders to mount. The mount namespace of a jail
 belongs to that outer user namespace, in which the guest has nothing: the guest's own user namespace is inside of it.
 """
 
@@ -22,7 +22,7 @@ import wire
 
 _GUEST_UID = 1000
 _HIDDEN = "/run/launcher"
-"""What only launchers and process 1 before GO see: their /proc, and the folder of all workspaces."""
+"""What only launchers and process 1 before FOR see: their /proc, and the folder of all workspaces."""
 _SPAWN_DESCRIPTORS = 3
 _HUGE_BYTES = 2 << 20
 _STILL = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_RDONLY
@@ -117,23 +117,24 @@ def _stand_and_run(shape, control):
     idle_bytes = _pages()[1] * resource.getpagesize()
     _bind(f"{_HIDDEN}/workspaces", "/tmp")
     kernel.call("umount2", b"/tmp", kernel.MNT_DETACH)
-    child, gate = first.fork_script(lambda: _give_everything_up(shape, program))
+    standing = first.fork_script(lambda: _enter_first(shape, program))
     first.say_ready(control)
     message = control.recv(wire.MAX_MESSAGE_BYTES)
     if not message:
         return
-    _, folder, _, _ = wire.decode_go(message)
+    folder = wire.decode_for(message)
     for name in shape["read_only"]:
         _bind(f"{_HIDDEN}/workspaces/{folder}/{name}", f"/workspace/{name}")
     kernel.call("umount2", _HIDDEN.encode(), kernel.MNT_DETACH)
     _change_user(shape["uid"])
     kernel.drop_capabilities()
     kernel.set_dumpable(0)
-    first.see_through(control, child, gate, message, wake_read, idle_bytes)
+    users = os.open(f"/proc/{standing[0]}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    first.see_through(control, wake_read, lambda: _enter_again(shape, program, users), standing, idle_bytes)
 
 
-def _give_everything_up(shape, program):
-    """In the script's process: its own user namespace, no capability in any, the limits, the filter."""
+def _enter_first(shape, program):
+    """In the script's process: it stands in a user namespace of its own, and has done once what any script does."""
     _change_user(shape["uid"])
     kernel.set_dumpable(1)  # or its files under /proc would not be its own
     for name in shape["read_only"]:
@@ -146,6 +147,19 @@ def _give_everything_up(shape, program):
     ):
         with open(f"{_HIDDEN}/proc/self/{file}", "w") as target:
             target.write(text)
+    _give_everything_up(shape, program)
+    run.rehearse()
+
+
+def _enter_again(shape, program, users):
+    """In the process of a program of ours, when the script's has ended: in the user namespace that was the script's."""
+    kernel.set_dumpable(1)
+    kernel.call("setns", users, kernel.CLONE_NEWUSER)
+    _give_everything_up(shape, program)
+
+
+def _give_everything_up(shape, program):
+    """The limits, no capability in any user namespace, the filter."""
     for name, value in shape["rlimits"].items():
         kind = getattr(resource, f"RLIMIT_{name.upper()}")
         if kind == resource.RLIMIT_AS:
@@ -154,7 +168,6 @@ def _give_everything_up(shape, program):
     kernel.bound_capabilities()
     kernel.drop_capabilities()
     kernel.load_filter(program)
-    run.rehearse()
 
 
 def _change_user(uid):

@@ -5,8 +5,11 @@ Templates are parsed, patterns compiled, pages of libraries read.
 
 import datetime
 import io
+import os
+import sys
 import tempfile
 
+import check
 import docx
 import docx.shared
 import openpyxl
@@ -40,6 +43,7 @@ def preload():
     PIL.Image.new("RGB", (8, 8)).save(picture, "PNG")
     for build in (_word, _slides, _workbook, _xlsxwriter):
         build(picture)
+    sys.modules.pop("check")  # a script may have a file of this name
     tempfile.tempdir = None  # as in an interpreter that has not asked yet
 
 
@@ -49,7 +53,7 @@ def _word(picture):
     table = document.add_table(rows=2, cols=2, style="Table Grid")
     table.rows[0].cells[0].text = "x"
     document.add_picture(picture, docx.shared.Cm(1))
-    _saved(document.save, docx.Document)
+    _checked(document.save, "docx", docx.Document)
 
 
 def _slides(picture):
@@ -63,7 +67,7 @@ def _slides(picture):
     slide.shapes.add_chart(pptx.enum.chart.XL_CHART_TYPE.COLUMN_CLUSTERED, *box, data)
     slide.shapes.add_table(2, 2, *box).table.cell(0, 0).text = "x"
     slide.shapes.add_picture(picture, *box)
-    _saved(deck.save, pptx.Presentation)
+    _checked(deck.save, "pptx", pptx.Presentation)
 
 
 def _workbook(_):
@@ -76,7 +80,7 @@ def _workbook(_):
             chart = openpyxl.chart.BarChart()
             chart.add_data(openpyxl.chart.Reference(sheet, min_col=2, min_row=1, max_row=1))
             sheet.add_chart(chart, "A3")
-        _saved(book.save, openpyxl.load_workbook)
+        _checked(book.save, "xlsx", openpyxl.load_workbook)
 
 
 def _xlsxwriter(_):
@@ -85,8 +89,11 @@ def _xlsxwriter(_):
         book.add_worksheet().write_row(0, 0, ["a", 1])
 
 
-def _saved(save, load):
-    target = io.BytesIO()
-    save(target)
-    target.seek(0)
-    load(target)
+def _checked(save, kind, load):
+    path = f"/tmp/rehearsal.{kind}"
+    save(path)
+    load(path)
+    result = check.check(path)
+    os.unlink(path)
+    if not result["ok"]:
+        raise RuntimeError(f"the check of a document at the start: {result}")

@@ -5,12 +5,14 @@ Service and process 1 of a jail, once for each jail:
     jail -> service   BORN                                                      (warm only)
     service -> jail   FILTERS: seccomp programs                                 (warm: it is in its control group now)
     jail -> service   READY, with descriptors of /workspace and /run/report     (no guest code has run)
+    service -> jail   FOR: whose read-only folders to mount                     (warm only; the workspace is being filled)
     service -> jail   GO: what to run                                           (the workspace is filled)
     jail -> service   BEGUN                                                     (the script runs)
     jail -> service   DONE: the script's wait status, processor time, memory    (nothing of the guest lives any more)
+    service -> jail   AGAIN: make a process for a program of ours, over what the guest left; then from GO on as before
     either side closes: the other gives up; process 1 leaves, and the kernel kills everything in the jail
 
-Process 1 and the script's process, once for each jail:
+Process 1 and the script's process, and that of the program of ours:
 
     script -> first   STANDING                                                  (it has no privilege any more)
     first -> script   GO, as it came
@@ -26,13 +28,13 @@ code runs, and it can't trace or read process 1. What the service still reads af
 message, of one exact form, after BEGUN.
 """
 
-BORN, READY, STANDING, BEGUN = b"BORN 1", b"READY 1", b"STANDING 1", b"BEGUN"
+BORN, READY, STANDING, BEGUN, AGAIN = b"BORN 1", b"READY 1", b"STANDING 1", b"BEGUN", b"AGAIN"
 MAX_MESSAGE_BYTES = 128 * 1024
 
-FRESH = "/"
-"""In the place of a folder in GO, where there is one process 1 for many runs: in an interpreter that has imported nothing."""
+FORKED, FRESH = "", "/"
+"""Interpreters that GO can name: process 1's own, and, in a container, one that has imported nothing."""
 
-_FILTERS, _SPAWN, _UP = b"FILTERS ", b"SPAWN ", b"UP 1 "
+_FILTERS, _FOR, _SPAWN, _UP = b"FILTERS ", b"FOR ", b"SPAWN ", b"UP 1 "
 
 
 def encode_filters(first: bytes, script: bytes) -> bytes:
@@ -49,19 +51,28 @@ def decode_filters(message: bytes) -> tuple[bytes, bytes]:
     return message[start:end], message[end:]
 
 
-def encode_go(cpu_seconds: int, folder: str, script_path: str, arguments: tuple[str, ...]) -> bytes:
-    """GO as bytes; the strings hold no NUL.
+def encode_for(folder: str) -> bytes:
+    """FOR as bytes; ``folder`` is the workspace's, under what the launcher has mounted."""
+    return _FOR + folder.encode()
 
-    ``folder`` is the workspace's, under what the launcher has mounted; empty where it is mounted already.
-    """
-    parts = (str(cpu_seconds), folder, script_path, *arguments)
+
+def decode_for(message: bytes) -> str:
+    """The folder; raises ValueError on anything else than FOR."""
+    if not message.startswith(_FOR):
+        raise ValueError("not a FOR message")
+    return message.removeprefix(_FOR).decode()
+
+
+def encode_go(cpu_seconds: int, interpreter: str, script_path: str, arguments: tuple[str, ...]) -> bytes:
+    """GO as bytes; the strings hold no NUL, and ``interpreter`` is one of `FORKED` and `FRESH`."""
+    parts = (str(cpu_seconds), interpreter, script_path, *arguments)
     return b"\0".join(text.encode("utf-8", "surrogateescape") for text in parts)
 
 
 def decode_go(message: bytes) -> tuple[int, str, str, list[str]]:
-    """The limit of processor time in seconds, the workspace's folder, the script's path and its arguments."""
-    cpu_seconds, folder, script_path, *arguments = (p.decode("utf-8", "surrogateescape") for p in message.split(b"\0"))
-    return int(cpu_seconds), folder, script_path, arguments
+    """The limit of processor time in seconds, the interpreter, the script's path and its arguments."""
+    cpu_seconds, interpreter, *words = (part.decode("utf-8", "surrogateescape") for part in message.split(b"\0"))
+    return int(cpu_seconds), interpreter, words[0], words[1:]
 
 
 def encode_done(wait_status: int, cpu_seconds: float, max_memory_bytes: int) -> bytes:

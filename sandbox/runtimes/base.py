@@ -1,6 +1,7 @@
 """The one interface of everything that runs a job, and what wraps it."""
 
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from sandbox.job import Execution, Job
@@ -15,6 +16,16 @@ class Standing(NamedTuple):
     """That are up."""
     spares: int
     """Jails that wait for a run."""
+
+
+@dataclass
+class Inspection:
+    """A program of ours that looks at what a script left: where it lies, if a runtime can, when nothing of the script lives."""
+
+    job_after: Callable[[Execution], Job | None]
+    """The program's job, for what came of the script; None if there is nothing to look at. Called once, from any thread."""
+    printed: str | None = None
+    """Its stdout, if it was run and ended well; if None, it is for the caller to run it."""
 
 
 class Runtime(Protocol):
@@ -46,9 +57,12 @@ class Runtime(Protocol):
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
-        final: Awaitable[Job] | None = None,
+        final: Awaitable[Job] | None = None, inspection: Inspection | None = None,
     ) -> Execution:  # fmt: skip
-        """Run one job in one workspace. With ``final``, get ready for ``job``, then wait for its last form and run that."""
+        """Run one job in one workspace. With ``final``, get ready for ``job``, then wait for its last form and run that.
+
+        An ``inspection`` is made where the job ran, or not at all; whatever comes of it, the job's `Execution` is given.
+        """
 
     async def ready(self) -> None:
         """Wait until runs are as fast as they will be, or it is clear that they will not become faster."""
@@ -85,9 +99,11 @@ class Wrapper:
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
-        final: Awaitable[Job] | None = None,
+        final: Awaitable[Job] | None = None, inspection: Inspection | None = None,
     ) -> Execution:  # fmt: skip
-        return await self._inner.run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+        return await self._inner.run(
+            job, workspace, run_id=run_id, on_output=on_output, final=final, inspection=inspection
+        )
 
     async def ready(self) -> None:
         await self._inner.ready()

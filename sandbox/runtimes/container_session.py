@@ -10,13 +10,15 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 
 from pydantic import Field
 
-from sandbox.errors import JailLost
+from sandbox.errors import JailLost, SpillboxError
 from sandbox.guest import frames, wire
 from sandbox.job import Execution, Job, Limits, Skipped, Status, Value
+from sandbox.runtimes.base import Inspection
 from sandbox.runtimes.cgroups import Counters
 from sandbox.runtimes.container import Container, off_protocol, parts_of
 from sandbox.runtimes.session import Outcome, Printed
@@ -175,25 +177,41 @@ class ContainerSession:
         self._container.interrupt()
 
     def run(
-        self, judge: Callable[[Outcome], Execution], *, is_fresh: Callable[[Manifest], bool] = lambda _: False
-    ) -> Execution:
+        self, judge: Callable[[Outcome], Execution], *, is_fresh: Callable[[Manifest], bool] = lambda _: False,
+        inspection: Inspection | None = None,
+    ) -> Execution:  # fmt: skip
         """Run the script, and give what ``judge`` makes of the facts. Blocks.
 
-        ``is_fresh`` says of the files whether the script must have an interpreter that has imported nothing. Raises `JailLost`
-        if the container ended before the script began.
+        ``is_fresh`` says of the files whether the script must have an interpreter that has imported nothing. An ``inspection``
+        that needs office libraries is made only after a script for which they were imported. Raises `JailLost` if the
+        container ended before the script began.
         """
         try:
             try:
                 manifest = self._workspace.copy_in(self._tree, only=self._job.inputs)
                 self._container.make_room(self._tree.filled_bytes)
-                self._let_run(wire.FRESH if is_fresh(manifest) else "")
+                self._let_run(wire.FRESH if is_fresh(manifest) else wire.FORKED)
             except TimeoutError:
                 raise JailLost("The container did not answer.") from None
             if self._is_done and self._job.keeps_outputs and not self._has_too_many_files:
                 self._take(manifest)
-            return judge(self._outcome)
+            execution = judge(self._outcome)
+            if inspection is not None:
+                self._inspect(inspection, execution)
+            return execution
         finally:
             self._outcome.close()
+
+    def _inspect(self, inspection: Inspection, execution: Execution) -> None:
+        """Run a program of ours in the container over what lies there. A failure is none of the run's: another may be tried."""
+        job = inspection.job_after(execution)
+        if job is None or (job.libraries and not self._job.libraries) or not self._can_be_tidied:
+            return
+        again = ContainerSession(self._container, job, self._workspace)
+        with closing(again._outcome) as outcome, suppress(SpillboxError, OSError):
+            again._let_run(wire.FORKED)
+            inspection.printed = outcome.printed
+        self._is_done = again._can_be_tidied
 
     def _take(self, manifest: Manifest) -> None:
         """Take what the run left. If the container is lost now, the script is not run again: it has run."""
@@ -207,18 +225,24 @@ class ContainerSession:
 
     def tidy(self) -> bool:
         """Make the container ready for the next run; gives whether it can be. Raises `JailLost` and TimeoutError."""
-        # The engine says for ever of a container whose script ran out of memory that it did.
-        if self._is_done and not (self._outcome.counters and self._outcome.counters.oom_kills):
+        if self._can_be_tidied:
             self._container.send(frames.WIPE)
             is_clean = self._container.expect(frames.WIPED, within_seconds=_ANSWER_SECONDS) == b"1"
             self._container.unseal()
             return is_clean
         return False
 
-    def _let_run(self, folder: str) -> None:
+    @property
+    def _can_be_tidied(self) -> bool:
+        """The engine says for ever of a container whose script ran out of memory that it did."""
+        return self._is_done and not (self._outcome.counters and self._outcome.counters.oom_kills)
+
+    def _let_run(self, interpreter: str) -> None:
         """GO, and then until DONE, the end of the container, or the time; at its end nothing of the guest lives."""
         job, outcome = self._job, self._outcome
-        self._container.send(frames.GO, wire.encode_go(job.limits.cpu_seconds, folder, job.script_path, job.arguments))
+        self._container.send(
+            frames.GO, wire.encode_go(job.limits.cpu_seconds, interpreter, job.script_path, job.arguments)
+        )
         self._container.expect(frames.STANDS, within_seconds=_ANSWER_SECONDS)
         started = time.monotonic()
         self._container.seal()

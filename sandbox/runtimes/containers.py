@@ -25,7 +25,7 @@ from sandbox.guest_root import CONTAINER_UIDS
 from sandbox.job import Execution, Job, Limits, Value
 from sandbox.runtimes import container_image, seccomp
 from sandbox.runtimes.answer import answer
-from sandbox.runtimes.base import Runtime, Standing
+from sandbox.runtimes.base import Inspection, Runtime, Standing
 from sandbox.runtimes.container import Container, ContainerWalls, Engine, UidTaken, label_lives
 from sandbox.runtimes.container_session import ContainerSession
 from sandbox.runtimes.session import Outcome, let_go
@@ -119,7 +119,7 @@ class DockerRuntime:
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
-        final: Awaitable[Job] | None = None,
+        final: Awaitable[Job] | None = None, inspection: Inspection | None = None,
     ) -> Execution:  # fmt: skip
         if final is not None:
             job = await final
@@ -129,12 +129,13 @@ class DockerRuntime:
         )  # fmt: skip
         for _ in range(_TRIES - 1):
             with suppress(JailLost):  # it may have idled for too long, or have been killed from outside
-                return await self._run_once(job, workspace, judge, on_output)
-        return await self._run_once(job, workspace, judge, on_output)
+                return await self._run_once(job, workspace, judge, on_output, inspection)
+        return await self._run_once(job, workspace, judge, on_output, inspection)
 
     async def _run_once(
-        self, job: Job, workspace: Workspace, judge: Callable[[Outcome], Execution], on_output: OnOutput | None
-    ) -> Execution:
+        self, job: Job, workspace: Workspace, judge: Callable[[Outcome], Execution], on_output: OnOutput | None,
+        inspection: Inspection | None,
+    ) -> Execution:  # fmt: skip
         key = workspace.files_folder
         taken: list[Container] = []
         session: ContainerSession | None = None
@@ -145,7 +146,8 @@ class DockerRuntime:
             if job.libraries:
                 await on_thread(partial(container.preload, "office"), threads=self._threads, cancel=container.interrupt)
             session = ContainerSession(container, job, workspace, on_output=on_output)
-            work = partial(session.run, judge, is_fresh=partial(shadows, job.script_path, container.modules))
+            is_fresh = partial(shadows, job.script_path, container.modules)
+            work = partial(session.run, judge, is_fresh=is_fresh, inspection=inspection)
             done = await on_thread(work, threads=self._threads, cancel=session.cancel)
             is_over = True
             return done

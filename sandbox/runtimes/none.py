@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Mapping
 
 from sandbox.errors import NoSandbox
 from sandbox.job import Execution, Job
-from sandbox.runtimes.base import Runtime, Standing
+from sandbox.runtimes.base import Inspection, Runtime, Standing
 from sandbox.runtimes.streams import OnOutput
 from sandbox.workspace import Workspace
 
@@ -20,7 +20,7 @@ class NoRuntime:
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
-        final: Awaitable[Job] | None = None,
+        final: Awaitable[Job] | None = None, inspection: Inspection | None = None,
     ) -> Execution:  # fmt: skip
         raise NoSandbox(
             "This service runs without a sandbox, so neither scripts nor what needs one (the text of office "

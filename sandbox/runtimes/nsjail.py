@@ -17,7 +17,7 @@ from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
-from sandbox.runtimes.base import Runtime, Standing
+from sandbox.runtimes.base import Inspection, Runtime, Standing
 from sandbox.runtimes.cgroups import CgroupHost, RunCgroup, find_for_service
 from sandbox.runtimes.identities import MAX_JAILS, process_identities
 from sandbox.runtimes.jail import Channels, Jail, join
@@ -75,7 +75,7 @@ class NsjailRuntime:
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
-        final: Awaitable[Job] | None = None,
+        final: Awaitable[Job] | None = None, inspection: Inspection | None = None,
     ) -> Execution:  # fmt: skip
         opened: list[Jail] = []
         preload = () if final is None else job.libraries
@@ -88,7 +88,8 @@ class NsjailRuntime:
                 answer, job=job, workspace=workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
                 warnings=self.warnings,
             )  # fmt: skip
-            return await on_thread(partial(session.run, judge), threads=self._threads, cancel=session.cancel)
+            work = partial(session.run, judge, inspection=inspection)
+            return await on_thread(work, threads=self._threads, cancel=session.cancel)
         except BaseException:
             for jail in opened:  # nothing of a run that was cancelled, even before it began, goes on
                 jail.kill()

@@ -1,10 +1,11 @@
 """One run in a jail that stands: the part that every runtime with a process 1 of ours shares.
 
-fill           the workspace's files are copied in
+fill           the workspace's files are copied in, while process 1 mounts what is read-only
 GO             the script runs; the host reads both pipes, keeps the time and looks at the counters
 DONE or kill   the script has ended by itself, and process 1 has ended all else in the jail; or process 1 is killed, and the
                kernel ends everything in the jail before it
 take           nothing of the guest lives, so its tree is still: changed files are taken into the workspace
+again          if wanted, GO for a program of ours over that tree, behind the same walls; nothing more is taken
 
 All of it on one thread of the run's own, since each change of threads takes a tenth of a millisecond of a short run.
 """
@@ -12,16 +13,18 @@ All of it on one thread of the run's own, since each change of threads takes a t
 import asyncio
 import os
 import select
+import socket
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 
-from sandbox.errors import JailLost
+from sandbox.errors import JailLost, SpillboxError
 from sandbox.guest import wire
 from sandbox.job import Execution, FileChange, Job, Limits, Skipped, Status
+from sandbox.runtimes.base import Inspection
 from sandbox.runtimes.cgroups import Counters
 from sandbox.runtimes.jail import Jail
 from sandbox.runtimes.process_tree import proportional_memory_bytes
@@ -53,6 +56,11 @@ class Outcome:
     changes: list[FileChange] = field(default_factory=list)
     skipped: list[Skipped] = field(default_factory=list)
 
+    @property
+    def printed(self) -> str | None:
+        """Its stdout, if it ended well."""
+        return self.stdout.text() if self.stopped is None and self.wait_status == 0 else None
+
     def close(self) -> None:
         """Give back the disk of the captured output."""
         self.stdout.close()
@@ -68,13 +76,13 @@ class Printed:
         self.stderr = Capture("stderr", folder=workspace.spool_folder, **kept)
         self._limit_bytes = limits.output_disk_bytes
         self._on_output = on_output
-        self._loop = asyncio.get_running_loop()
+        self._loop = None if on_output is None else asyncio.get_running_loop()
         self._room = threading.Semaphore(_WAITING_READS)
 
     def take(self, capture: Capture, data: bytes) -> str:
         """Keep more of it, from any thread; says why the run must be stopped for it, if it must."""
         fits = capture.feed(data)
-        if self._on_output is not None:
+        if self._on_output is not None and self._loop is not None:
             # A loop that is behind holds the script up, and not the memory; but never the run's clock for long.
             self._room.acquire(timeout=_LOOK_SECONDS)
             self._loop.call_soon_threadsafe(self._hand_on, self._on_output, capture.name, data)
@@ -108,6 +116,7 @@ class Session:
         self._cancelled = False
         self._saw_kill = False
         self._begun = False
+        self._cpu_seconds_before = 0.0
         self._printed = Printed(workspace, job.limits, on_output)
         self._outcome = Outcome(stdout=self._printed.stdout, stderr=self._printed.stderr)
         channels = jail.channels
@@ -119,13 +128,17 @@ class Session:
         self._jail.kill()
 
     def run(
-        self, judge: Callable[[Outcome], Execution], *, unfit: Callable[[Manifest], bool] = lambda _: False
-    ) -> Execution:
+        self, judge: Callable[[Outcome], Execution], *, unfit: Callable[[Manifest], bool] = lambda _: False,
+        inspection: Inspection | None = None, has_libraries: bool = False,
+    ) -> Execution:  # fmt: skip
         """Run the script, and give what ``judge`` makes of the facts. Blocks. If it raises, nothing of the run lives.
 
-        Raises `JailLost` if the jail ended before it could be told to go, `Unfit` if ``unfit`` says so of the files.
+        An ``inspection`` that needs office libraries is made only in a jail that ``has_libraries``. Raises `JailLost` if the
+        jail ended before it could be told to go, `Unfit` if ``unfit`` says so of the files.
         """
         try:
+            if self._folder:
+                self._tell(wire.encode_for(self._folder))
             with self._tree() as tree:
                 manifest = self._workspace.copy_in(tree, only=self._job.inputs)
             if unfit(manifest):
@@ -133,22 +146,54 @@ class Session:
             self._let_run()
             if self._cancelled:
                 raise asyncio.CancelledError
-            return judge(self._take(manifest))
+            if inspection is None:
+                self._dismiss()
+            elif has_libraries:
+                self._stand_again()  # it takes as long as taking the files does
+            execution = judge(self._take(manifest))
+            if inspection is not None:
+                self._inspect(inspection, execution, has_libraries=has_libraries)
+                self._dismiss()
         except BaseException:
             self._jail.kill()
             self._jail.wait()
             raise
+        else:
+            return execution
         finally:
             self._outcome.close()
 
+    def _inspect(self, inspection: Inspection, execution: Execution, *, has_libraries: bool) -> None:
+        """Run a program of ours in the jail over what lies there. A failure is none of the run's: another jail may be tried."""
+        job, before = inspection.job_after(execution), self._outcome.counters
+        if job is None or (job.libraries and not has_libraries):
+            return
+        if self._outcome.wait_status is None or (before is not None and before.oom_kills):
+            return  # the jail has ended; or what the kernel kills from now on could not be told from what it has killed
+        if not has_libraries:
+            self._stand_again()
+        again = Session(self._jail, job, self._workspace)
+        again._cpu_seconds_before = before.cpu_seconds if before else 0.0
+        with closing(again._outcome) as outcome, suppress(SpillboxError, OSError):
+            again._let_run()
+            inspection.printed = outcome.printed
+
+    def _dismiss(self) -> None:
+        """Let process 1 leave: nothing more is to be run."""
+        with suppress(OSError):
+            self._jail.channels.control.shutdown(socket.SHUT_WR)
+
+    def _stand_again(self) -> None:
+        """Have a process made for a program of ours."""
+        if self._outcome.wait_status is not None:
+            with suppress(OSError):  # it shows when the program is to run
+                self._jail.channels.control.send(wire.AGAIN)
+
     def _let_run(self) -> None:
         """GO, and then until DONE, the end of the jail, or the time; at its end nothing of the guest lives."""
-        job, outcome, control = self._job, self._outcome, self._jail.channels.control
+        job, outcome = self._job, self._outcome
         started = time.monotonic()
-        try:
-            control.send(wire.encode_go(job.limits.cpu_seconds, self._folder, job.script_path, job.arguments))
-        except OSError as fault:
-            raise JailLost(f"The jail ended before its script could start ({fault.strerror}). Try again.") from None
+        self._tell(wire.encode_go(job.limits.cpu_seconds, wire.FORKED, job.script_path, job.arguments))
         last_word = self._attend(started)
         outcome.wall_seconds = time.monotonic() - started
         try:
@@ -168,6 +213,12 @@ class Session:
                 pass
         if self._jail.cgroup is not None:
             outcome.counters = self._jail.cgroup.counters()
+
+    def _tell(self, message: bytes) -> None:
+        try:
+            self._jail.channels.control.send(message)
+        except OSError as fault:
+            raise JailLost(f"The jail ended before its script could start ({fault.strerror}). Try again.") from None
 
     def _attend(self, started: float) -> bytes | None:
         """Read what is printed, and look at what is used, until the jail's last word; None if the time is over before."""
@@ -218,7 +269,7 @@ class Session:
                 self._stop(Status.OUT_OF_MEMORY, f"Its processes together used {used_bytes:,} bytes of memory.")
             return
         counters = cgroup.counters()
-        if counters.cpu_seconds > limits.cpu_seconds:
+        if counters.cpu_seconds - self._cpu_seconds_before > limits.cpu_seconds:
             self._stop(Status.TIMED_OUT, f"It was stopped after {limits.cpu_seconds} s of processor time, the limit.")
         if counters.oom_kills:
             if self._saw_kill:  # at the second look: the main process may have been ending by itself

@@ -19,7 +19,7 @@ from sandbox.guest_root import GuestRoot
 from sandbox.job import Execution, Job, Limits
 from sandbox.runtimes import cgroups
 from sandbox.runtimes.answer import answer
-from sandbox.runtimes.base import Runtime, Standing
+from sandbox.runtimes.base import Inspection, Runtime, Standing
 from sandbox.runtimes.cgroups import CgroupHost
 from sandbox.runtimes.identities import MAX_JAILS, process_identities
 from sandbox.runtimes.launcher import Launcher
@@ -104,9 +104,9 @@ class WarmRuntime:
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
-        final: Awaitable[Job] | None = None,
+        final: Awaitable[Job] | None = None, inspection: Inspection | None = None,
     ) -> Execution:  # fmt: skip
-        run_cold = partial(self._cold.run, run_id=run_id, on_output=on_output)
+        run_cold = partial(self._cold.run, run_id=run_id, on_output=on_output, inspection=inspection)
         pool = self._pools["office" if job.libraries else "plain"]
         if not pool.is_up or not workspace.files_folder.is_relative_to(self._workspaces):
             return await run_cold(job, workspace, final=final)
@@ -114,7 +114,7 @@ class WarmRuntime:
             job = await final
         for _ in range(_TRIES):
             try:
-                return await self._run_in(pool, job, workspace, run_id, on_output)
+                return await self._run_in(pool, job, workspace, run_id, on_output, inspection)
             except Unfit:
                 break
             except JailLost:  # its launcher died before the script could start
@@ -124,8 +124,9 @@ class WarmRuntime:
         return await run_cold(job, workspace)
 
     async def _run_in(
-        self, pool: Pool, job: Job, workspace: Workspace, run_id: str, on_output: OnOutput | None
-    ) -> Execution:
+        self, pool: Pool, job: Job, workspace: Workspace, run_id: str, on_output: OnOutput | None,
+        inspection: Inspection | None,
+    ) -> Execution:  # fmt: skip
         judge = partial(
             answer, job=job, workspace=workspace, run_id=run_id, runtime=self.name, libraries=self._root.libraries,
             warnings=self.warnings,
@@ -134,7 +135,8 @@ class WarmRuntime:
         jail = await pool.take(job.limits)
         try:
             session = Session(jail, job, workspace, folder=folder, on_output=on_output)
-            work = partial(session.run, judge, unfit=partial(shadows, job.script_path, pool.modules))
+            unfit = partial(shadows, job.script_path, pool.modules)
+            work = partial(session.run, judge, unfit=unfit, inspection=inspection, has_libraries=bool(job.libraries))
             return await on_thread(work, threads=self._threads, cancel=session.cancel)
         finally:
             pool.bury(jail)

@@ -1,7 +1,6 @@
 """The tool that runs a script."""
 
 import asyncio
-import time
 from collections.abc import Mapping
 from typing import Annotated, Self
 
@@ -88,10 +87,11 @@ async def run_python(call: Call, given: RunPythonInput) -> Execution:
             script_path=f"{GUEST_PATH}/{guest_name(path)}", arguments=tuple(given.arguments), limits=limits, libraries=libraries
         )  # fmt: skip
         async with checking(call.runtime, workspace, libraries, run_id=call.id) as check:
-            execution = await call.runtime.run(job, workspace, run_id=call.id, on_output=call.on_output)
-            started = time.monotonic()
-            documents = await check(execution.files)
-    usage = execution.usage.model_copy(update={"check_seconds": round(time.monotonic() - started, 6)})
+            execution = await call.runtime.run(
+                job, workspace, run_id=call.id, on_output=call.on_output, inspection=check.inspection
+            )
+            documents = await check.of(execution.files)
+            usage = execution.usage.model_copy(update={"check_seconds": round(check.seconds, 6)})
     broken = [describe_problem(result) for result in documents if not result.ok]
     if len(broken) > _MAX_TOLD:
         broken[_MAX_TOLD:] = [f"{len(broken) - _MAX_TOLD:,} more documents are broken or not checked."]

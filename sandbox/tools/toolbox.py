@@ -43,7 +43,7 @@ from sandbox.job import Execution, Job, Limits
 from sandbox.observers import Observers
 from sandbox.records import Acceptance, Record, Records, State
 from sandbox.retention import Cleaned, Gone
-from sandbox.runtimes.base import Runtime, Wrapper
+from sandbox.runtimes.base import Inspection, Runtime, Wrapper
 from sandbox.runtimes.containers import ContainerSettings, DockerRuntime
 from sandbox.runtimes.none import NoRuntime
 from sandbox.runtimes.nsjail import NsjailRuntime
@@ -84,12 +84,14 @@ class Claiming(Wrapper):
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
-        final: Awaitable[Job] | None = None,
+        final: Awaitable[Job] | None = None, inspection: Inspection | None = None,
     ) -> Execution:  # fmt: skip
         if not job.keeps_outputs:
-            return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+            return await super().run(
+                job, workspace, run_id=run_id, on_output=on_output, final=final, inspection=inspection
+            )
         await in_ledger(self._records.claim, workspace.id, run_id)
-        return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+        return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final, inspection=inspection)
 
 
 class Watching(Wrapper):
@@ -101,12 +103,16 @@ class Watching(Wrapper):
 
     async def run(
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
-        final: Awaitable[Job] | None = None,
+        final: Awaitable[Job] | None = None, inspection: Inspection | None = None,
     ) -> Execution:  # fmt: skip
         if not job.keeps_outputs:
-            return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+            return await super().run(
+                job, workspace, run_id=run_id, on_output=on_output, final=final, inspection=inspection
+            )
         with self._observers.watch("run", self.name) as running:
-            execution = await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final)
+            execution = await super().run(
+                job, workspace, run_id=run_id, on_output=on_output, final=final, inspection=inspection
+            )
             running.name, running.outcome = execution.runtime, execution.status.value
             return execution
 
@@ -406,8 +412,8 @@ class Toolbox:
         with self.workspaces.scratch() as workspace:
             job = Job(script_path=f"{guest_root.PROGRAMS}/try_documents.py", libraries=OFFICE_LIBRARIES)
             async with checking(self.runtime, workspace, (), run_id="try") as check:
-                execution = await self.runtime.run(job, workspace, run_id="try")
-                documents = await check(execution.files)
+                execution = await self.runtime.run(job, workspace, run_id="try", inspection=check.inspection)
+                documents = await check.of(execution.files)
         return execution.model_copy(update={"documents": documents})
 
     async def _recorded(self, workspace_id: str, call_id: str, work: Callable[[], Awaitable[Answer]]) -> Answer:

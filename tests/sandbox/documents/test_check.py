@@ -43,7 +43,7 @@ def check(jail: NsjailRuntime, workspace: Workspace) -> Check:
     async def check_paths(*paths: str) -> dict[str, DocumentCheck]:
         changes = [FileChange(path=path, bytes=1, change="created") for path in paths]
         async with checking(jail, workspace, ("docx",), run_id="r") as check_changes:
-            results = await check_changes(changes)
+            results = await check_changes.of(changes)
         return {result.path: result for result in results}
 
     return check_paths
@@ -138,7 +138,7 @@ async def test_a_check_that_can_not_be_made_does_not_lose_the_run(
     broken = NsjailRuntime(root, nsjail=tmp_path / "none")
     workspace.write("a.csv", b"a")
     async with checking(broken, workspace, (), run_id="r") as check_changes:
-        results = await check_changes([FileChange(path="a.csv", bytes=1, change="created")])
+        results = await check_changes.of([FileChange(path="a.csv", bytes=1, change="created")])
     assert [(result.ok, "could not be checked" in (result.problem or "")) for result in results] == [(None, True)]
 
 
@@ -171,6 +171,8 @@ async def test_the_check_leaves_the_workspace_alone(run_once: Run, check: Check,
         ('<c r="A1" t="s"><v>7</v></c>', "the shared string 7, which is missing"),
         ('<c r="A1" s="99"><v>1</v></c>', "the format 99, which is missing"),
         ('<c r="ROWS1"><v>1</v></c>', "a cell at 'ROWS1', which is no place"),
+        ('<c r="A1&#10;B2"><v>1</v></c>', r"a cell at 'A1\nB2', which is no place"),
+        ('<c r="A1&#10;B2"><v>1</v></c><c r="!"><v>1</v></c>', r"a cell at 'A1\nB2', which is no place"),
         ('<c r="A1"><v>one</v></c>', "a cell that can't be read"),
         ('<c r="A1" t="s"><v>x</v></c>', "a cell that can't be read"),
         ('<c r="A1" t="str"><v>one</v></c><c r="B1"><v>1E5</v></c><c r="C1" t="b"><v>1</v></c><c r="D1"/>', None),
