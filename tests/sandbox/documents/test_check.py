@@ -5,13 +5,16 @@ import re
 import zipfile
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from sandbox.documents.check import checking, describe_problem
 from sandbox.guest_root import GuestRoot
-from sandbox.job import DocumentCheck, FileChange
+from sandbox.job import DocumentCheck, Execution, FileChange, Job
+from sandbox.runtimes.base import Runtime, Wrapper
 from sandbox.runtimes.nsjail import NsjailRuntime
+from sandbox.runtimes.warm import WarmRuntime
 from sandbox.workspace import Workspace
 from tests.conftest import Run, runner
 
@@ -197,3 +200,33 @@ async def test_a_cell_that_a_reader_would_throw_away_is_found(
     else:
         assert found.ok is False
         assert problem in (found.problem or "")
+
+
+class _Counting(Wrapper):
+    """Counts the jobs that get a jail."""
+
+    def __init__(self, inner: Runtime) -> None:
+        super().__init__(inner)
+        self.jobs: list[Job] = []
+
+    async def run(self, job: Job, workspace: Workspace, **others: Any) -> Execution:
+        self.jobs.append(job)
+        return await super().run(job, workspace, **others)
+
+
+@pytest.mark.parametrize(("libraries", "jails"), [(("openpyxl",), 1), ((), 2)])
+async def test_a_warm_jail_that_has_the_libraries_checks_what_was_made_in_it(
+    root: GuestRoot, workspace: Workspace, tmp_path: Path, libraries: tuple[str, ...], jails: int
+) -> None:
+    runtime = _Counting(WarmRuntime(root, tmp_path))
+    await runtime.ready()
+    workspace.write("make.py", MAKE.encode() + b"open('b.xlsx', 'w').write('no workbook')")
+    job = Job(script_path="/workspace/make.py", libraries=libraries)
+    async with checking(runtime, workspace, libraries, run_id="r") as check:
+        done = await runtime.run(job, workspace, run_id="r", inspection=check.inspection)
+        found = {result.path: result.ok for result in await check.of(done.files)}
+    assert done.runtime == "warm"
+    assert found == {"a.csv": True, "a.docx": True, "a.pptx": True, "a.xlsx": True, "b.xlsx": False}
+    assert len(runtime.jobs) == jails
+    assert check.seconds > 0
+    await runtime.close()
