@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import time
 from dataclasses import dataclass
 
 import pytest
@@ -26,7 +25,7 @@ class Inspected:
 
 async def inspected(
     runtime: Runtime, workspace: Workspace, script: str, program: str, *, limits: Limits = LIMITS,
-    program_limits: Limits = LIMITS,
+    program_limits: Limits = LIMITS, begun: asyncio.Event | None = None,
 ) -> Inspected:  # fmt: skip
     """Run a script, and a program as its inspection; both are files of the workspace here."""
     workspace.write("scripts/script.py", script.encode())
@@ -34,9 +33,12 @@ async def inspected(
     job = Job(script_path="/workspace/scripts/script.py", limits=limits)
     over = Job(script_path="/workspace/scripts/program.py", limits=program_limits, keeps_outputs=False)
     asked: list[Execution] = []
+    loop = asyncio.get_running_loop()
 
     def job_after(execution: Execution) -> Job:
         asked.append(execution)
+        if begun is not None:
+            loop.call_soon_threadsafe(begun.set)
         return over
 
     inspection = Inspection(job_after)
@@ -162,10 +164,11 @@ async def test_nothing_that_it_writes_is_taken(runtime: Runtime, workspace: Work
 async def test_a_cancelled_one_leaves_nothing_running(runtime: Runtime, workspace: Workspace) -> None:
     before = jail_pids()
     program = "import time\ntime.sleep(60)"
-    task = asyncio.ensure_future(inspected(runtime, workspace, "open('made.txt', 'w').close()", program))
-    deadline = time.monotonic() + 20
-    while not workspace.exists("made.txt") and time.monotonic() < deadline:
-        await asyncio.sleep(0.01)
+    begun = asyncio.Event()
+    script = "open('made.txt', 'w').close()"
+    task = asyncio.ensure_future(inspected(runtime, workspace, script, program, begun=begun))
+    async with asyncio.timeout(60):
+        await begun.wait()
     await asyncio.sleep(0.1)
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
