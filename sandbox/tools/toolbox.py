@@ -86,11 +86,8 @@ class Claiming(Wrapper):
         self, job: Job, workspace: Workspace, *, run_id: str, on_output: OnOutput | None = None,
         final: Awaitable[Job] | None = None, inspection: Inspection | None = None,
     ) -> Execution:  # fmt: skip
-        if not job.keeps_outputs:
-            return await super().run(
-                job, workspace, run_id=run_id, on_output=on_output, final=final, inspection=inspection
-            )
-        await in_ledger(self._records.claim, workspace.id, run_id)
+        if job.keeps_outputs:
+            await in_ledger(self._records.claim, workspace.id, run_id)
         return await super().run(job, workspace, run_id=run_id, on_output=on_output, final=final, inspection=inspection)
 
 
