@@ -52,14 +52,24 @@ def test_lines_keep_their_order_and_where_some_were_lost_it_says_how_many() -> N
         first = [_pipe(process.stderr).readline() for _ in range(200)]  # more than the pipe takes, so there is room
         _pipe(process.stdin).close()
         rest = list(_pipe(process.stderr))
-    said = [line.partition(" WARNING ")[2] for line in first + rest]
-    lost_at = next(at for at, line in enumerate(said) if "lost" in line)
-    assert said[:lost_at] == [f"t: line {number}\n" for number in range(lost_at)]
-    assert lost_at >= 10_000
-    assert said[lost_at] == (
-        f"api.logs: {15_000 - lost_at:,} lines of the log were lost here, since what was written was not read.\n"
-    )
-    assert said[lost_at + 1 : lost_at + 3] == ["t: last \\ud800 of all\n", "t: a line of the log could not be made\n"]
+    said = iter([line.partition(" WARNING ")[2] for line in first + rest])
+    number = lost = 0
+    while (
+        number < 15_000
+    ):  # the thread may get to write one more while others are lost, so there may be more than one gap
+        line = next(said)
+        gap = re.fullmatch(
+            r"api\.logs: (\S+) lines of the log were lost here, since what was written was not read\.\n", line
+        )
+        if gap is None:
+            assert line == f"t: line {number}\n"
+            number += 1
+        else:
+            lost += int(gap[1].replace(",", ""))
+            number += int(gap[1].replace(",", ""))
+    assert number == 15_000
+    assert 0 < lost <= 5_000
+    assert [next(said), next(said)] == ["t: last \\ud800 of all\n", "t: a line of the log could not be made\n"]
     assert "TypeError" in rest[-1]
 
 

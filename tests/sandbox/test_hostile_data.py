@@ -61,7 +61,7 @@ def test_time_grows_no_faster_than_the_text(make: Callable[[int], str], workspac
 
     seconds(1000)
     few = min(seconds(2500) for _ in range(3))
-    assert seconds(20_000) < 24 * few + 0.2
+    assert any(seconds(20_000) < 24 * few + 0.2 for _ in range(3))  # a busy machine is slow once, a square always
 
 
 def test_a_small_file_does_not_become_large_in_memory(tmp_path: Path) -> None:
