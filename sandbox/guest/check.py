@@ -1,8 +1,7 @@
 """Re-opens documents and says what is wrong with them. Usage: python check.py PATH …; prints a JSON list.
 
-Runs in a jail of its own, where no guest code has run, over copies of the documents. First the package itself
-(ECMA-376 part 2, the open packaging conventions): archive, content types, relationships; then the library that an agent would
-use to open it.
+Runs in a jail, over what the script left once nothing of it lives, or over copies. First the package itself (ECMA-376 part 2,
+the open packaging conventions): archive, content types, relationships; then the library that an agent would use to open it.
 """
 
 import csv
